@@ -46,7 +46,7 @@ async def start() -> AsyncIterator[Launch]:
         settings: dict[str, Any] = {"faults": {}}
         ended: list[str] = []
         plugin = await launch(
-            REFERENCE, lambda key: settings, deadline_s=10.0, ended=ended.append, environment=list(names)
+            REFERENCE, lambda key: settings, deadline_s=10.0, on_ended=ended.append, environment=list(names)
         )
         made.append(plugin)
         return plugin
@@ -106,7 +106,7 @@ async def test_when_the_zygote_dies_its_hosts_die_and_another_is_started(start: 
 async def test_a_start_that_is_given_up_leaves_no_process() -> None:
     before = set(os.listdir("/proc"))
     for pause_s in (0.0, 0.001, 0.002, 0.005):
-        task = asyncio.create_task(launch(REFERENCE, lambda key: {}, deadline_s=10.0, ended=lambda _: None))
+        task = asyncio.create_task(launch(REFERENCE, lambda key: {}, deadline_s=10.0, on_ended=lambda _: None))
         await asyncio.sleep(pause_s)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -53,7 +53,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Launch]:
 
     async def start(**faults: str) -> HostedPlugin:
         settings = {"faults": faults, "while_file": str(tmp_path / "faulty")}
-        plugin = await launch(REFERENCE, lambda key: settings, deadline_s=DEADLINE_S, ended=lambda _: None)
+        plugin = await launch(REFERENCE, lambda key: settings, deadline_s=DEADLINE_S, on_ended=lambda _: None)
         made.append(plugin)
         await plugin.init()
         (tmp_path / "faulty").touch()
@@ -284,7 +284,7 @@ from ai.backend.pluginhost import launch
 
 async def main():
     settings = {"faults": {"list_devices": "detach"}}
-    plugin = await launch("tests.support.neighbours:Neighbour", lambda key: settings, deadline_s=10.0, ended=print)
+    plugin = await launch("tests.support.neighbours:Neighbour", lambda key: settings, deadline_s=10.0, on_ended=print)
     await plugin.init()
     daemons = [device.device_id for device in await plugin.list_devices()]
     status = pathlib.Path(f"/proc/{plugin.host.pid}/status").read_text()
@@ -297,7 +297,7 @@ asyncio.run(main())
 
 async def test_every_power_is_served(tmp_path: Path) -> None:
     settings = {"default-devices": 2}
-    plugin = await launch("ai.backend.accelerator.mock", lambda key: settings, deadline_s=10.0, ended=lambda _: None)
+    plugin = await launch("ai.backend.accelerator.mock", lambda key: settings, deadline_s=10.0, on_ended=lambda _: None)
     here = MockPlugin(MockSettings(default_devices=2))
     try:
         await plugin.init()
@@ -325,7 +325,7 @@ async def test_a_host_dies_with_whoever_started_it(tmp_path: Path) -> None:
             "from ai.backend.pluginhost import launch\n"
             "async def main():\n"
             f"    settings = {{'faults': {{'list_devices': {fault!r}}}}}\n"
-            f"    p = await launch({REFERENCE!r}, lambda key: settings, deadline_s=30.0, ended=print)\n"
+            f"    p = await launch({REFERENCE!r}, lambda key: settings, deadline_s=30.0, on_ended=print)\n"
             "    await p.init()\n"
             "    task = asyncio.create_task(p.list_devices())\n"
             "    await asyncio.sleep(0.2)\n"
@@ -370,7 +370,7 @@ async def test_a_cancelled_stop_leaves_no_host(host: Launch) -> None:
 async def test_a_failed_start_that_is_cancelled_leaves_no_host() -> None:
     """The agent stops while the host of a plugin that could not be imported is being ended."""
     tasks = asyncio.all_tasks()
-    starting = asyncio.create_task(launch("no.such.module", lambda _: {}, deadline_s=30.0, ended=lambda _: None))
+    starting = asyncio.create_task(launch("no.such.module", lambda _: {}, deadline_s=30.0, on_ended=lambda _: None))
     async with asyncio.timeout(30):
         while not any(task.get_name().startswith("end of host of") for task in asyncio.all_tasks()):  # noqa: ASYNC110  # a task has no event
             await asyncio.sleep(0)

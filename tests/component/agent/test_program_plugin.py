@@ -141,7 +141,7 @@ async def test_what_others_may_replace_is_not_run(tmp_path: Path) -> None:
 
     async def refusal(path: str) -> str:
         with pytest.raises(PluginError) as refused:
-            await launch(path, lambda _: {}, deadline_s=5.0, ended=lambda _: None)
+            await launch(path, lambda _: {}, deadline_s=5.0, on_ended=lambda _: None)
         return refused.value.message
 
     os.chmod(program, 0o757)
@@ -183,7 +183,7 @@ async def test_a_description_of_no_use_is_refused(tmp_path: Path, hello: dict[st
     frame = msgspec.msgpack.encode(["Answer", 1, msgspec.msgpack.encode(description)])
     program = write_program(tmp_path, "described", f"agent.recv(1 << 16)\nsend({frame!r})\nagent.recv(1)")
     with pytest.raises(InvalidResponse, match=reason):
-        await launch(program, lambda _: {}, deadline_s=10.0, ended=lambda _: None)
+        await launch(program, lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
 
 
 async def test_a_program_gets_one_descriptor_no_privileges_and_the_environment_of_hosts(
@@ -198,7 +198,7 @@ status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read()
 json.dump([fds, status['NoNewPrivs'], dict(os.environ), os.getsid(0) == os.getpid()], open({str(told)!r}, 'w'))
 """
     with pytest.raises(PluginError, match="it exited with status 0"):
-        await launch(write_program(tmp_path, "teller", body), lambda _: {}, deadline_s=10.0, ended=lambda _: None)
+        await launch(write_program(tmp_path, "teller", body), lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
     descriptors, no_new_privileges, environment, leads_session = json.loads(told.read_text())
     assert (descriptors, no_new_privileges, leads_session) == ([0, 1, 2, 3], "1", True)
     assert environment["BACKENDAI_PLUGIN_PROTOCOL"] == "1"
@@ -218,7 +218,7 @@ if os.fork() == 0:
 while not os.path.exists({str(left)!r}) or not os.path.getsize({str(left)!r}): time.sleep(0.01)
 """
     with pytest.raises(PluginError, match="it exited with status 0"):
-        await launch(write_program(tmp_path, "forker", body), lambda _: {}, deadline_s=10.0, ended=lambda _: None)
+        await launch(write_program(tmp_path, "forker", body), lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
     pid = int(left.read_text())  # a short local file
     async with asyncio.timeout(10):
         while is_alive(pid):  # noqa: ASYNC110  # nothing tells
@@ -234,7 +234,7 @@ daemon = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=T
 open({str(left)!r}, "w").write(str(daemon.pid))
 """
     with pytest.raises(PluginError, match="it exited with status 0"):
-        await launch(write_program(tmp_path, "starter", body), lambda _: {}, deadline_s=10.0, ended=lambda _: None)
+        await launch(write_program(tmp_path, "starter", body), lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
     pid = int(left.read_text())  # a short local file
     try:
         (tmp_path / "other").mkdir()
@@ -251,14 +251,14 @@ async def test_a_program_that_floods_saves_is_killed(tmp_path: Path) -> None:
     save = msgspec.msgpack.encode(["Save", 1, [b"{}", 1]])
     program = write_program(tmp_path, "saver", f"while True: send({save!r})")
     with pytest.raises(BackendError, match="states to store at once"):
-        await launch(program, lambda _: {}, deadline_s=10.0, ended=lambda _: None)
+        await launch(program, lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
 
 
 async def test_a_program_that_reads_nothing_is_killed_before_the_agent_has_no_memory(tmp_path: Path) -> None:
     hello = {"protocol": 1, "key": "x", "version": "1", "verified_on": None, "key_is_slot_prefix": True}
     answer = msgspec.msgpack.encode(["Answer", 1, msgspec.msgpack.encode({**hello, "capabilities": {}, "powers": []})])
     program = write_program(tmp_path, "deaf", f"send({answer!r})\ntime.sleep(60)")
-    plugin = await launch(program, lambda _: {"text": "x" * (6 << 20)}, deadline_s=5.0, ended=lambda _: None)
+    plugin = await launch(program, lambda _: {"text": "x" * (6 << 20)}, deadline_s=5.0, on_ended=lambda _: None)
     try:
         calls = await asyncio.gather(*(plugin.make() for _ in range(5)), return_exceptions=True)
         assert {type(outcome) for outcome in calls} == {PluginError}
@@ -290,7 +290,7 @@ def test_an_example_passes_all_checks(example: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 async def test_an_example_refuses_wrong_settings(example: str) -> None:
-    plugin = await launch(example, lambda _: {"devices": -1}, deadline_s=10.0, ended=lambda _: None)
+    plugin = await launch(example, lambda _: {"devices": -1}, deadline_s=10.0, on_ended=lambda _: None)
     try:
         with pytest.raises(InvalidInput, match=r"plugins\.acme\.devices: expected a number"):
             await plugin.init()

@@ -259,7 +259,7 @@ class TestHosted(HostedContract):
 async def test_without_a_driver_the_host_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
-    plugin = await launch("ai.backend.accelerator.cuda", lambda _: {}, deadline_s=10.0, ended=pytest.fail)
+    plugin = await launch("ai.backend.accelerator.cuda", lambda _: {}, deadline_s=10.0, on_ended=pytest.fail)
     try:
         with pytest.raises(PluginError, match=r"libnvidia-ml\.so\.1 was not found"):
             await plugin.init()

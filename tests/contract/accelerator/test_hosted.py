@@ -44,7 +44,7 @@ class HostedContract(ComputePluginContract):
 
     async def launch(self, folder: Path) -> HostedPlugin:
         settings = self.given(folder)
-        plugin = await launch(self.reference, lambda _: settings, deadline_s=10.0, ended=pytest.fail)
+        plugin = await launch(self.reference, lambda _: settings, deadline_s=10.0, on_ended=pytest.fail)
         assert plugin.host.pid != os.getpid()
         self.made.append(plugin)
         return plugin

@@ -85,7 +85,7 @@ async def plugin_of() -> AsyncIterator[Launch]:
     made: list[HostedPlugin] = []
 
     async def start(reference: str = "acme_npu.plugin:AcmePlugin", *, init: bool = True, **settings: Any) -> Any:
-        plugin = await launch(reference, lambda _: settings, deadline_s=10.0, ended=lambda _: None)
+        plugin = await launch(reference, lambda _: settings, deadline_s=10.0, on_ended=lambda _: None)
         made.append(plugin)
         if init:
             await plugin.init()

@@ -17,7 +17,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput, StorageFull
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.plugin.testing.volume.contract import VolumeContract
-from ai.backend.plugin.testing.volume.driver import at, eventually, put, some_folder
+from ai.backend.plugin.testing.volume.driver import eventually, parse_path, put, random_folder_id
 from ai.backend.plugin.volume import AbstractVolume, Progress, Upload, UploadRecord, VolumeCapability, VolumeContext
 from ai.backend.storage.main import StorageProxy
 from ai.backend.volume.vfs.volume import VfsVolume
@@ -75,7 +75,7 @@ class TestXfs(VolumeContract):
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
         assert VolumeCapability.QUOTA in volume.capabilities
-        other = some_folder()
+        other = random_folder_id()
         await volume.create_folder(other)
         await volume.set_scope_limit(folder.scope, 4 * MIB)
         with pytest.raises(OSError, match=FULL):
@@ -96,7 +96,7 @@ class TestXfs(VolumeContract):
     async def test_an_upload_goes_on_when_the_limit_is_raised(self, volume: AbstractVolume, folder: VFolderId) -> None:
         await volume.set_scope_limit(folder.scope, 2 * MIB)
         data = os.urandom(4 * MIB)
-        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=len(data))
+        record = UploadRecord(session=uuid4().hex, folder=folder, path=parse_path("file"), size=len(data))
         await volume.create_upload(record)
         upload = volume.open_upload(folder, record.session)
         with pytest.raises(StorageFull):
@@ -106,7 +106,7 @@ class TestXfs(VolumeContract):
         upload = volume.open_upload(folder, record.session)
         await asyncio.to_thread(finish, upload, data, record.path)
         upload.close()
-        assert (await volume.mount_path(folder, at("file"))).read_bytes() == data
+        assert (await volume.mount_path(folder, parse_path("file"))).read_bytes() == data
 
     async def test_what_is_deleted_no_longer_counts(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
@@ -114,7 +114,7 @@ class TestXfs(VolumeContract):
         await volume.set_scope_limit(folder.scope, 4 * MIB)
         for _ in range(4):
             await put(volume, folder, "dir/file", os.urandom(3 * MIB // 2))
-        await volume.delete_files(folder, [at("dir")], recursive=True)
+        await volume.delete_files(folder, [parse_path("dir")], recursive=True)
 
         async def is_free() -> bool:
             return (await volume.scope_usage(folder.scope)).used_bytes < MIB
@@ -133,7 +133,7 @@ class TestXfs(VolumeContract):
         with suppress(OSError):
             for n in range(1000):
                 (inside / f"{n:0100}").mkdir()
-        await volume.delete_files(folder, [at(f"d{n}") for n in range(40)], recursive=True)
+        await volume.delete_files(folder, [parse_path(f"d{n}") for n in range(40)], recursive=True)
         await volume.delete_folder(folder)
 
         async def is_free() -> bool:
@@ -166,9 +166,9 @@ class TestXfs(VolumeContract):
     async def test_no_name_leads_to_the_room_of_another_scope(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        other = some_folder()
+        other = random_folder_id()
         await volume.create_folder(other)
-        elsewhere = await volume.mount_path(other, at("."))
+        elsewhere = await volume.mount_path(other, parse_path("."))
         await put(volume, folder, "file", b"x")
         for attempt in (os.link, os.rename):
             with pytest.raises(OSError, match="cross-device"):
@@ -177,12 +177,12 @@ class TestXfs(VolumeContract):
     async def test_a_vfs_volume_becomes_one_of_projects(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = VfsVolume("local", tmp_path / "v", {}, VolumeContext())
         await before.start()
-        folder = some_folder()
+        folder = random_folder_id()
         await before.create_folder(folder)
         await before.set_scope_limit(folder.scope, 4 * MIB)
         for n in range(3):
             await put(before, folder, f"d{n}/file", os.urandom(MIB))
-        inside = await before.mount_path(folder, at("."))
+        inside = await before.mount_path(folder, parse_path("."))
         (inside / "link").symlink_to("d0/file")
         await before.stop()
 
@@ -206,7 +206,7 @@ class TestXfs(VolumeContract):
         assert 3 * MIB <= usage.used_bytes <= 4 * MIB
         with pytest.raises(StorageFull):
             await put(volume, folder, "much", os.urandom(2 * MIB))
-        await volume.move(folder, at("link"), at("d1"))
+        await volume.move(folder, parse_path("link"), parse_path("d1"))
         assert (inside / "d1" / "link").readlink() == Path("d0/file")
         await volume.stop()
 
@@ -227,7 +227,7 @@ class TestXfs(VolumeContract):
         """Their hashes may meet."""
         assert isinstance(volume, XfsVolume)
         monkeypatch.setattr(xfs_volume, "_PROJECT_ID_COUNT", 3)
-        scopes = [some_folder().scope for _ in range(3)]
+        scopes = [random_folder_id().scope for _ in range(3)]
         for scope in scopes:
             await volume.create_scope(scope)
         assert len({volume._claim_project_id(scope.id.hex) for scope in scopes}) == 3

@@ -16,7 +16,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput, StorageFull, Unavailable
 from ai.backend.node.linux.syscalls import has_openat2
 from ai.backend.plugin.testing.volume.contract import VolumeContract
-from ai.backend.plugin.testing.volume.driver import at, put, some_folder
+from ai.backend.plugin.testing.volume.driver import parse_path, put, random_folder_id
 from ai.backend.plugin.volume import AbstractVolume, Progress, UploadRecord, VolumeContext
 from ai.backend.volume.vfs import migration, open_directory, uploads
 from ai.backend.volume.vfs.volume import VfsVolume
@@ -33,7 +33,7 @@ class TestVfs(VolumeContract):
         (inside / "real" / "file").write_text("content")
         (inside / "sub").mkdir()
         (inside / "sub" / "link").symlink_to("../real")
-        file = await volume.open_file(folder, at("sub/link/file"))
+        file = await volume.open_file(folder, parse_path("sub/link/file"))
         assert os.read(file.fd, 10) == b"content"
         file.close()
 
@@ -56,9 +56,9 @@ async def test_chunks_are_given_to_the_disk_while_the_upload_goes_on(
     monkeypatch.setattr(uploads, "_WRITEBACK_BYTES", 100)
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()
-    folder = some_folder()
+    folder = random_folder_id()
     await volume.create_folder(folder)
-    await volume.create_upload(UploadRecord(session="0" * 32, folder=folder, path=at("file"), size=300))
+    await volume.create_upload(UploadRecord(session="0" * 32, folder=folder, path=parse_path("file"), size=300))
     for _ in range(5):
         upload = volume.open_upload(folder, "0" * 32)
         upload.write(b"x" * 60)
@@ -70,7 +70,7 @@ async def test_chunks_are_given_to_the_disk_while_the_upload_goes_on(
 async def test_the_layout_is_the_published_one(tmp_path: Path) -> None:
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()
-    folder = some_folder()
+    folder = random_folder_id()
     await put_somewhere(volume, folder)
     text = folder.id.hex
     assert (tmp_path / folder.scope.id.hex / text[:2] / text[2:4] / text[4:] / "file").read_bytes() == b"x"
@@ -83,7 +83,7 @@ async def test_folders_of_an_older_layout_find_their_scopes(
     tmp_path: Path, version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "volume"
-    folders = [some_folder() for _ in range(4)]
+    folders = [random_folder_id() for _ in range(4)]
     for folder in folders:
         text = folder.id.hex
         place = root / text[:2] / text[2:4] / text[4:]
@@ -107,7 +107,7 @@ async def test_folders_of_an_older_layout_find_their_scopes(
     assert await volume.migrate(folders) == []
     await volume.start()
     for folder in folders:
-        assert (await volume.mount_path(folder, at("file"))).read_text() == folder.id.hex
+        assert (await volume.mount_path(folder, parse_path("file"))).read_text() == folder.id.hex
     assert sorted(p.name for p in root.iterdir()) == sorted([*(f.scope.id.hex for f in folders), "version.txt"])
     await volume.stop()
     (root / "version.txt").write_text("4\n")
@@ -136,12 +136,12 @@ async def test_a_place_that_is_no_volume_is_refused(tmp_path: Path) -> None:
 async def test_what_is_made_belongs_to_the_owner(tmp_path: Path) -> None:
     volume = VfsVolume("local", tmp_path, {}, VolumeContext(owner=(4321, 4322)))
     await volume.start()
-    folder, copy = some_folder(), some_folder()
+    folder, copy = random_folder_id(), random_folder_id()
     await put_somewhere(volume, folder)
-    await volume.make_directory(folder, at("a/b"), parents=True, exist_ok=False)
+    await volume.make_directory(folder, parse_path("a/b"), parents=True, exist_ok=False)
     await volume.clone_folder(folder, volume, copy, Progress())
     for made in (folder, copy):
-        top = await volume.mount_path(made, at("."))
+        top = await volume.mount_path(made, parse_path("."))
         for path in (top, *top.rglob("*")):
             assert (path.stat().st_uid, path.stat().st_gid) == (4321, 4322), path
     await volume.stop()
@@ -151,15 +151,15 @@ async def test_a_file_with_several_names_takes_room_once_in_a_clone(tmp_path: Pa
     """A limit judges a clone by what was measured, where such a file counts once."""
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()
-    folder, clone = some_folder(), some_folder()
+    folder, clone = random_folder_id(), random_folder_id()
     await put_somewhere(volume, folder)
-    top = await volume.mount_path(folder, at("."))
+    top = await volume.mount_path(folder, parse_path("."))
     (top / "below").mkdir()
     (top / "file").write_bytes(b"x" * 100_000)
     for name in ("below/a", "below/b"):
         (top / name).hardlink_to(top / "file")
     await volume.clone_folder(folder, volume, clone, Progress())
-    made = await volume.mount_path(clone, at("."))
+    made = await volume.mount_path(clone, parse_path("."))
     assert (made / "below" / "b").read_bytes() == b"x" * 100_000
     assert (made / "below" / "b").stat().st_nlink == 3
     assert await volume.folder_usage(clone) == await volume.folder_usage(folder)
@@ -169,10 +169,10 @@ async def test_a_file_with_several_names_takes_room_once_in_a_clone(tmp_path: Pa
 async def test_a_folder_whose_maker_was_killed_is_made_usable(tmp_path: Path) -> None:
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()
-    folder = some_folder()
+    folder = random_folder_id()
     volume.layout.folder(folder).mkdir(mode=0o700, parents=True)
     await volume.create_folder(folder)
-    assert stat.S_IMODE((await volume.mount_path(folder, at("."))).stat().st_mode) == 0o755
+    assert stat.S_IMODE((await volume.mount_path(folder, parse_path("."))).stat().st_mode) == 0o755
     await volume.stop()
 
 
@@ -180,15 +180,15 @@ async def test_nothing_is_missing_of_a_volume_that_is_not_there(tmp_path: Path) 
     """Who is told that a folder is gone forgets it; who makes one in the mount point makes it on the wrong disk."""
     volume = VfsVolume("local", tmp_path / "volume", {}, VolumeContext())
     await volume.start()
-    folder = some_folder()
+    folder = random_folder_id()
     await volume.create_folder(folder)
     (tmp_path / "volume").rename(tmp_path / "unmounted")
     (tmp_path / "volume").mkdir()
     for call in (
-        volume.create_folder(some_folder()),
+        volume.create_folder(random_folder_id()),
         volume.delete_folder(folder),
-        volume.stat(folder, at(".")),
-        volume.clone_folder(folder, volume, some_folder(), Progress()),
+        volume.stat(folder, parse_path(".")),
+        volume.clone_folder(folder, volume, random_folder_id(), Progress()),
         volume.scope_limit(folder.scope),
     ):
         with pytest.raises(Unavailable):
@@ -201,9 +201,9 @@ async def test_what_could_not_be_written_out_begins_anew(tmp_path: Path, monkeyp
     """A second fsync would succeed, though the disk does not have what the first one failed for."""
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()
-    folder = some_folder()
+    folder = random_folder_id()
     await volume.create_folder(folder)
-    record = UploadRecord(session="0" * 32, folder=folder, path=at("file"), size=3)
+    record = UploadRecord(session="0" * 32, folder=folder, path=parse_path("file"), size=3)
     await volume.create_upload(record)
     with uploads.OpenUpload(volume.layout, folder, record.session) as upload:
         upload.write(b"abc")
@@ -216,7 +216,7 @@ async def test_what_could_not_be_written_out_begins_anew(tmp_path: Path, monkeyp
     with uploads.OpenUpload(volume.layout, folder, record.session) as upload:
         upload.write(b"abc")
         upload.publish(record.path)
-    assert ((await volume.mount_path(folder, at("file"))).read_bytes()) == b"abc"
+    assert ((await volume.mount_path(folder, parse_path("file"))).read_bytes()) == b"abc"
     await volume.stop()
 
 
@@ -231,13 +231,13 @@ def _descriptors() -> int:
 async def test_who_is_cancelled_leaves_no_descriptor_and_no_lock(tmp_path: Path) -> None:
     volume = VfsVolume("local", tmp_path, {}, VolumeContext())
     await volume.start()
-    folder = some_folder()
+    folder = random_folder_id()
     await put_somewhere(volume, folder)
-    record = UploadRecord(session="0" * 32, folder=folder, path=at("other"), size=3)
+    record = UploadRecord(session="0" * 32, folder=folder, path=parse_path("other"), size=3)
     await volume.create_upload(record)
     before = _descriptors()
     openings: tuple[Callable[[], Awaitable[object]], ...] = (
-        lambda: volume.open_file(folder, at("file")),
+        lambda: volume.open_file(folder, parse_path("file")),
         lambda: asyncio.to_thread(volume.open_upload, folder, record.session),
     )
     for opening in openings:

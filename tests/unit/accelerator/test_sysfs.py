@@ -28,7 +28,7 @@ from ai.backend.plugin.accelerator import (
 )  # fmt: skip
 from ai.backend.plugin.sysfs.base import Raw, measurements
 from ai.backend.plugin.sysfs.record import main, record
-from ai.backend.plugin.sysfs.tree import LIMIT, Missing, Tree, Unreadable, natural, parse_number, unpack
+from ai.backend.plugin.sysfs.tree import LIMIT, Missing, Tree, Unreadable, natural_sort_key, parse_number, unpack
 from tests.support.trees import roots
 
 FAMILY = """
@@ -339,7 +339,13 @@ def test_numbers() -> None:
     for text in ("", "1 2", "nan", "inf", "1e9", "0x", "٣", "9" * 40):
         with pytest.raises(Unreadable):
             parse_number(text, "x")
-    assert sorted(["accel10", "accel2", "b", "1", "accel"], key=natural) == ["1", "accel", "accel2", "accel10", "b"]
+    assert sorted(["accel10", "accel2", "b", "1", "accel"], key=natural_sort_key) == [
+        "1",
+        "accel",
+        "accel2",
+        "accel10",
+        "b",
+    ]
 
 
 def test_the_capacity_follows_a_value_above_it() -> None:

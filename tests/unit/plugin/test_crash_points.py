@@ -70,7 +70,7 @@ def test_the_environment_sets_the_passage_that_kills(
 ) -> None:
     kills: list[tuple[int, int, int]] = []
     place = f"place-{setting}".replace(":", "-")
-    monkeypatch.setattr(ai.backend.plugin.crash_points, "_setting", None)
+    monkeypatch.setattr(ai.backend.plugin.crash_points, "_crash_setting", None)
     monkeypatch.setenv("BACKENDAI_CRASH_POINT", setting.replace("place", place))
     for passage in range(1, 6):
         monkeypatch.setattr(os, "kill", lambda pid, signum, passage=passage: kills.append((passage, pid, signum)))

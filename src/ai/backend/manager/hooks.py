@@ -52,7 +52,7 @@ def load_hooks(settings: HookSettings) -> Hooks:
     for name in settings.enabled:
         hook_class = load_class(ENTRY_POINT_GROUP, name, AbstractHook)
         values = settings.options.get(name, {})
-        plugins.append((name, hook_class(settings_for(hook_class, values, place=f"hooks.options.{name}"))))
+        plugins.append((name, hook_class(settings_for(hook_class, values, settings_path=f"hooks.options.{name}"))))
     return Hooks(plugins, settings.timeout_s)
 
 

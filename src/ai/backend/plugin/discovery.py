@@ -37,30 +37,34 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
     plugin_attribute = getattr(module_or_class, "Plugin", None)
     candidates = [plugin_attribute] if plugin_attribute is not None else list(vars(module_or_class).values())
     classes = {
-        item
-        for item in candidates
-        if inspect.isclass(item) and issubclass(item, AbstractComputePlugin) and not inspect.isabstract(item)
+        candidate
+        for candidate in candidates
+        if inspect.isclass(candidate)
+        and issubclass(candidate, AbstractComputePlugin)
+        and not inspect.isabstract(candidate)
     }
     if len(classes) > 1:  # imported base classes stand beside the plugin
-        own_module = getattr(module_or_class, "__name__", "")
-        classes = {cls for cls in classes if _is_within(cls.__module__, own_module)} or classes
-        classes = {cls for cls in classes if not any(cls in other.__mro__[1:] for other in classes)}
+        module_name = getattr(module_or_class, "__name__", "")
+        classes = {cls for cls in classes if _is_within(cls.__module__, module_name)} or classes
+        classes = {cls for cls in classes if not any(cls in other_class.__mro__[1:] for other_class in classes)}
     if len(classes) != 1:
-        raise PluginError(f"{where} shows {len(classes)} compute plugins instead of one{_abstract_text(candidates)}")
+        raise PluginError(
+            f"{where} shows {len(classes)} compute plugins instead of one{_describe_abstract_methods(candidates)}"
+        )
     return classes.pop()
 
 
-def _abstract_text(candidates: Sequence[object]) -> str:
+def _describe_abstract_methods(candidates: Sequence[object]) -> str:
     """Returns which abstract methods prevent the plugin classes from being created. Empty if there is no such class."""
-    lacking = {
-        f"{item.__name__} lacks {', '.join(sorted(item.__abstractmethods__))}"
-        for item in candidates
-        if inspect.isclass(item)
-        and issubclass(item, AbstractComputePlugin)
-        and inspect.isabstract(item)
-        and item is not AbstractComputePlugin
+    problems = {
+        f"{candidate.__name__} lacks {', '.join(sorted(candidate.__abstractmethods__))}"
+        for candidate in candidates
+        if inspect.isclass(candidate)
+        and issubclass(candidate, AbstractComputePlugin)
+        and inspect.isabstract(candidate)
+        and candidate is not AbstractComputePlugin
     }
-    return f": {'; '.join(sorted(lacking))}" if lacking else ""
+    return f": {'; '.join(sorted(problems))}" if problems else ""
 
 
 def load_plugin(
@@ -68,16 +72,16 @@ def load_plugin(
 ) -> type[AbstractComputePlugin]:
     """Imports ``package.module`` or ``package.module:Name``; ``adapt`` makes a plugin class of a class of another
     version. Raises PluginError if it shows no plugin of this version, and anything that importing it raises."""
-    module, _, name = reference.partition(":")
+    module_name, _, attribute_path = reference.partition(":")
     try:
-        shown: object = importlib.import_module(module)
+        loaded_object: object = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
-        if e.name is None or not _is_within(module, e.name):
+        if e.name is None or not _is_within(module_name, e.name):
             raise  # the plugin was found, and imports what is not there
-        raise PluginError(_missing_text(reference, e.name)) from None
-    for attribute in name.split(".") if name else ():
-        shown = getattr(shown, attribute)
-    cls = plugin_of(adapt(shown, reference), reference)
+        raise PluginError(_describe_missing_plugin(reference, e.name)) from None
+    for attribute_name in attribute_path.split(".") if attribute_path else ():
+        loaded_object = getattr(loaded_object, attribute_name)
+    cls = plugin_of(adapt(loaded_object, reference), reference)
     if not isinstance(getattr(cls, "key", None), str) or "." in check_slot_name(cls.key):
         raise PluginError(f"{reference} has no key that slot names can begin with")
     if cls.spi_version != SPI_VERSION:
@@ -85,12 +89,12 @@ def load_plugin(
     return cls
 
 
-def _missing_text(reference: str, module: str) -> str:
+def _describe_missing_plugin(reference: str, module: str) -> str:
     groups = (ENTRY_POINT_GROUP, *LEGACY_GROUPS)
-    names = sorted({entry_point.name for group in groups for entry_point in entry_points(group=group)})
+    plugin_names = sorted({entry_point.name for group in groups for entry_point in entry_points(group=group)})
     return (
         f"no plugin {reference} is installed, and {sys.prefix} has no module {module}; install it there (a running"
-        f" agent sees it after a restart). Installed are {', '.join(names) or 'none'}."
+        f" agent sees it after a restart). Installed are {', '.join(plugin_names) or 'none'}."
     )
 
 
@@ -99,33 +103,41 @@ def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> 
 
     Raises InvalidInput for wrong ones, each named ``plugins.<device>.<key>``, and anything that the constructor raises.
     """
-    return cls(_settings(cls, values))
+    return cls(_parse_settings(cls, values))
 
 
-def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
+def _parse_settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
     model = cls.settings_model
     fields = model.model_fields if model is not None else {}
-    names = {name for attribute, field in fields.items() for name in (attribute, field.alias or attribute)}
-    extra = model.model_config.get("extra") if model is not None else None
-    if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
-        raise _invalid_settings(cls, dict.fromkeys(unknown, NO_SUCH_KEY))
+    field_names = {
+        field_name
+        for attribute_name, field in fields.items()
+        for field_name in (attribute_name, field.alias or attribute_name)
+    }
+    extra_mode = model.model_config.get("extra") if model is not None else None
+    if extra_mode in (None, "ignore") and (unknown_keys := sorted(set(values) - field_names)):
+        raise _settings_error(cls, dict.fromkeys(unknown_keys, NO_SUCH_KEY))
     if model is None:
         return None
     try:
         return model.model_validate(dict(values))
     except ValidationError as e:
-        raise _invalid_settings(cls, problems_of(e)) from None
+        raise _settings_error(cls, problems_of(e)) from None
 
 
-def _invalid_settings(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
+def _settings_error(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
     fields = cls.settings_model.model_fields if cls.settings_model is not None else {}
-    keys = ", ".join(sorted(field.alias or name for name, field in fields.items())) or "none"
+    key_list = ", ".join(sorted(field.alias or field_name for field_name, field in fields.items())) or "none"
     problems = {
-        key: f"{problem}; the keys are {keys}" if problem == NO_SUCH_KEY and "." not in key else problem
+        key: f"{problem}; the keys are {key_list}" if problem == NO_SUCH_KEY and "." not in key else problem
         for key, problem in problems.items()
     }
-    places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": problem for key, problem in problems.items()}
-    return InvalidInput("; ".join(f"{place}: {problem}" for place, problem in places.items()), data=places)
+    problem_by_place = {
+        f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": problem for key, problem in problems.items()
+    }
+    return InvalidInput(
+        "; ".join(f"{place}: {problem}" for place, problem in problem_by_place.items()), data=problem_by_place
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,34 +166,53 @@ def find_plugins(
         allowed, blocked, intrinsic: names.
         in_process: names, or ``*``, of those that run in the agent's own process, besides the intrinsic ones.
     """
-    packaged = entry_points()  # once: it reads a file of each installed distribution
-    installed = {entry_point.name: entry_point for entry_point in packaged.select(group=ENTRY_POINT_GROUP)}
-    legacy = [entry_point for group in LEGACY_GROUPS for entry_point in packaged.select(group=group)]
+    installed_entry_points = entry_points()  # once: it reads a file of each installed distribution
+    entry_point_by_name = {
+        entry_point.name: entry_point for entry_point in installed_entry_points.select(group=ENTRY_POINT_GROUP)
+    }
+    legacy_entry_points = [
+        entry_point for group in LEGACY_GROUPS for entry_point in installed_entry_points.select(group=group)
+    ]
     sources: dict[str, PluginSource] = {}
-    for name in [*intrinsic, *(word for word in allowed if word != "*"), *(installed if "*" in allowed else ())]:
-        entry = installed.get(name) or next(
-            (old for old in legacy if name == old.name or _is_within(old.module, name)), None
+    for plugin_name in [
+        *intrinsic,
+        *(listed_name for listed_name in allowed if listed_name != "*"),
+        *(entry_point_by_name if "*" in allowed else ()),
+    ]:
+        entry = entry_point_by_name.get(plugin_name) or next(
+            (
+                legacy_entry_point
+                for legacy_entry_point in legacy_entry_points
+                if plugin_name == legacy_entry_point.name or _is_within(legacy_entry_point.module, plugin_name)
+            ),
+            None,
         )
-        package, reference = (entry.module, entry.value) if entry is not None else (name, name)
-        if is_program(name):
-            if name not in blocked:
-                sources[name] = PluginSource(name, partial(_refuse_program, name), name, isolated=True)
+        package, reference = (entry.module, entry.value) if entry is not None else (plugin_name, plugin_name)
+        if is_program(plugin_name):
+            if plugin_name not in blocked:
+                sources[plugin_name] = PluginSource(
+                    plugin_name, partial(_refuse_program, plugin_name), plugin_name, isolated=True
+                )
             continue
         place = reference.replace(":", ".")  # one module may show several plugins
-        is_listed = any(_is_within(place, other) or _is_within(other, place) for other in sources)
-        if name in blocked or package in blocked or is_listed:
+        is_listed = any(_is_within(place, other_place) or _is_within(other_place, place) for other_place in sources)
+        if plugin_name in blocked or package in blocked or is_listed:
             continue
-        if entry is None and not _is_importable(name):
-            log.warning("allow-compute-plugins names %s, which is no installed plugin and no package", name)
-        is_legacy = entry is not None and name not in installed
-        is_local = name in intrinsic or any(word in ("*", name) or _is_within(package, word) for word in in_process)
-        sources[place] = PluginSource(
-            name, partial(load_plugin, reference), reference, isolated=is_legacy or not is_local
+        if entry is None and not _is_importable(plugin_name):
+            log.warning("allow-compute-plugins names %s, which is no installed plugin and no package", plugin_name)
+        is_legacy = entry is not None and plugin_name not in entry_point_by_name
+        is_local = plugin_name in intrinsic or any(
+            listed_name in ("*", plugin_name) or _is_within(package, listed_name) for listed_name in in_process
         )
-    for name in blocked:
-        is_installed = name in installed or any(name == old.name for old in legacy)
-        if not is_installed and not is_program(name) and not _is_importable(name):
-            log.warning("block-compute-plugins names %s, which is no installed plugin and no package", name)
+        sources[place] = PluginSource(
+            plugin_name, partial(load_plugin, reference), reference, isolated=is_legacy or not is_local
+        )
+    for plugin_name in blocked:
+        is_installed = plugin_name in entry_point_by_name or any(
+            plugin_name == legacy_entry_point.name for legacy_entry_point in legacy_entry_points
+        )
+        if not is_installed and not is_program(plugin_name) and not _is_importable(plugin_name):
+            log.warning("block-compute-plugins names %s, which is no installed plugin and no package", plugin_name)
     return list(sources.values())
 
 
@@ -195,8 +226,8 @@ def _is_within(package: str, root: str) -> bool:
 
 def _is_importable(name: str) -> bool:
     """Returns True if the first package of the name exists. The rest of the name is unknown before an import."""
-    first = name.partition(":")[0].partition(".")[0]
+    top_package = name.partition(":")[0].partition(".")[0]
     try:
-        return first.isidentifier() and importlib.util.find_spec(first) is not None
+        return top_package.isidentifier() and importlib.util.find_spec(top_package) is not None
     except (ImportError, ValueError):
         return False

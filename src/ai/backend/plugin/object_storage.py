@@ -206,8 +206,8 @@ class ObjectStorage(ABC):
             if isinstance(parts, bytes):
                 await upload.write(parts)
             else:
-                async for part in parts:
-                    await upload.write(part)
+                async for data in parts:
+                    await upload.write(data)
             await upload.publish()
         except BaseException:
             try:
@@ -219,8 +219,8 @@ class ObjectStorage(ABC):
     async def get(self, key: str, *, limit: int) -> bytes:
         """Returns the content of a small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
         content = bytearray()
-        async for part in self.read(key):
-            content += part
+        async for data in self.read(key):
+            content += data
             if len(content) > limit:
                 raise InvalidPath(f"The object has more than {limit} bytes.", data={"key": key})
         return bytes(content)
@@ -229,4 +229,4 @@ class ObjectStorage(ABC):
         """Removes all objects and unfinished uploads below ``prefix``."""
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
-            await self.delete([info.key for info in page.objects])
+            await self.delete([object_info.key for object_info in page.objects])

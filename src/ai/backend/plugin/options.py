@@ -83,9 +83,9 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
         check_schema(schema)
         problems: dict[str, str] = {}
         for error in _validator(schema).iter_errors(options):
-            place = ".".join(str(part) for part in error.instance_path)
-            message = (_of_value(error) or error).message
-            problems.setdefault(place, message[:_MAX_PROBLEM_LENGTH])
+            option_path = ".".join(str(key) for key in error.instance_path)
+            message = (_non_null_error(error) or error).message
+            problems.setdefault(option_path, message[:_MAX_PROBLEM_LENGTH])
             if len(problems) >= _MAX_PROBLEMS:
                 break
     except Exception as e:  # noqa: BLE001  # whatever a schema of somebody else makes the validator do
@@ -93,39 +93,39 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
     return problems
 
 
-def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> int:
-    """Returns the number of parts of a schema. ``counts`` holds the number of parts behind each reference.
+def _count_parts(node: Any, root: Mapping[str, Any], count_by_reference: dict[str, int]) -> int:
+    """Returns the number of parts of a schema. ``count_by_reference`` holds the number of parts behind each reference.
 
     Raises ValueError for a reference that leads back to itself, nowhere, or to another document; RecursionError.
     """
     if isinstance(node, list):
-        return sum(_count_parts(each, root, counts) for each in node)
+        return sum(_count_parts(item, root, count_by_reference) for item in node)
     if not isinstance(node, Mapping):
         return 1
-    total = 1
+    part_count = 1
     for key, value in node.items():
         if key not in ("$ref", "$dynamicRef") or not isinstance(value, str):
-            total += _count_parts(value, root, counts)
+            part_count += _count_parts(value, root, count_by_reference)
             continue
-        if value not in counts:
-            counts[value] = 0  # while it is counted
-            counts[value] = _count_parts(_referred(value, root), root, counts)
-        if not counts[value]:
+        if value not in count_by_reference:
+            count_by_reference[value] = 0  # while it is counted
+            count_by_reference[value] = _count_parts(_resolve_reference(value, root), root, count_by_reference)
+        if not count_by_reference[value]:
             raise ValueError(f"its reference {value[:64]!r} leads back to itself")
-        total += counts[value]
-    return total
+        part_count += count_by_reference[value]
+    return part_count
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    start, *steps = unquote(reference).split("/")
+def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
+    anchor, *escaped_names = unquote(reference).split("/")
     node: Any = root
     try:
-        for step in steps:
-            name = step.replace("~1", "/").replace("~0", "~")
-            node = node[int(name)] if isinstance(node, list) else node[name]
+        for escaped_name in escaped_names:
+            step_name = escaped_name.replace("~1", "/").replace("~0", "~")
+            node = node[int(step_name)] if isinstance(node, list) else node[step_name]
     except (LookupError, TypeError, ValueError):
-        start = ""
-    if start != "#":
+        anchor = ""
+    if anchor != "#":
         raise ValueError(f"its reference {reference[:64]!r} leads to no part of it")
     return node
 
@@ -141,16 +141,20 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     return Draft202012Validator(dict(schema), offline=True, pattern_options=RegexOptions())
 
 
-def _of_value(error: Any) -> Any:
+def _non_null_error(error: Any) -> Any:
     """Returns the error of the only alternative that is not ``null``, as optional fields have.
 
     Returns None for other errors.
     """
     if error.kind.name != "anyOf":
         return None
-    inner_errors = [errors[0] for errors in error.kind.context if errors and not _demands_null(errors[0])]
-    return inner_errors[0] if len(inner_errors) == 1 else None
+    non_null_errors = [
+        alternative_errors[0]
+        for alternative_errors in error.kind.context
+        if alternative_errors and not _is_null_error(alternative_errors[0])
+    ]
+    return non_null_errors[0] if len(non_null_errors) == 1 else None
 
 
-def _demands_null(error: Any) -> bool:
+def _is_null_error(error: Any) -> bool:
     return bool(error.kind.name == "type" and error.message.endswith('is not of type "null"'))

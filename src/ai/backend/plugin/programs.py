@@ -33,18 +33,20 @@ def check_program(path: str) -> None:
         status = real_path.stat()
         if not stat.S_ISREG(status.st_mode) or not os.access(real_path, os.X_OK):
             raise PluginError(f"{path} is not an executable file; make it one (chmod +x)")
-        for place in (real_path, *real_path.parents):
-            _check_place(place, place.stat())
+        for checked_path in (real_path, *real_path.parents):
+            _check_place(checked_path, checked_path.stat())
     except (OSError, RuntimeError) as e:
         reason = getattr(e, "strerror", None) or str(e)
         raise PluginError(f"the executable {path} cannot be read: {reason}") from None
 
 
-def _check_place(place: Path, status: os.stat_result) -> None:
+def _check_place(checked_path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (0, os.geteuid()):
-        raise PluginError(f"{place} belongs to user {status.st_uid}; an executable belongs to root or the agent's user")
+        raise PluginError(
+            f"{checked_path} belongs to user {status.st_uid}; an executable belongs to root or the agent's user"
+        )
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return
     is_foreign_group = status.st_gid not in (0, os.getegid())
     if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_foreign_group):
-        raise PluginError(f"{place} can be written by other users; take that permission away (chmod go-w)")
+        raise PluginError(f"{checked_path} can be written by other users; take that permission away (chmod go-w)")

@@ -205,7 +205,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedImage:
-    """``place`` is the archive's path on the node, or the name of the pushed image with its digests."""
+    """Describes a committed image. ``place`` is the archive's path on the node, or the name of the pushed image."""
 
     place: str
     size_bytes: int

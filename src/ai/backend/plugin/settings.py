@@ -61,27 +61,27 @@ def read_toml(path: Path) -> dict[str, Any]:
 def problems_of(error: ValidationError) -> dict[str, str]:
     """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
     return {
-        ".".join(map(str, problem["loc"])): _MESSAGES.get(problem["type"])
-        or problem["msg"].removeprefix("Value error, ")
-        for problem in error.errors()
+        ".".join(map(str, error_details["loc"])): _MESSAGES.get(error_details["type"])
+        or error_details["msg"].removeprefix("Value error, ")
+        for error_details in error.errors()
     }
 
 
-def _parsed_size(value: object) -> object:
+def _parse_size(value: object) -> object:
     try:
         return int(BinarySize.parse(value)) if isinstance(value, str) else value
     except InvalidQuantity as e:
         raise ValueError(e.message) from None
 
 
-def _parsed_quantity(value: object) -> object:
+def _parse_quantity(value: object) -> object:
     try:
         return parse_quantity(value) if isinstance(value, str | int | float) else value
     except InvalidQuantity as e:
         raise ValueError(e.message) from None
 
 
-Size = Annotated[int, BeforeValidator(_parsed_size)]
+Size = Annotated[int, BeforeValidator(_parse_size)]
 """Bytes, written as a number or with a binary suffix: 512m."""
-Quantity = Annotated[Decimal, BeforeValidator(_parsed_quantity)]
+Quantity = Annotated[Decimal, BeforeValidator(_parse_quantity)]
 """An exact number; a float is read by its shortest text."""

@@ -6,19 +6,21 @@ import traceback
 from pathlib import Path
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[1])
-_OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{name}/" for name in ("agent", "cli", "common", "core", "plugin", "pluginhost"))
+_PLATFORM_FOLDERS = tuple(
+    f"{_PACKAGE_ROOT}/{name}/" for name in ("agent", "cli", "common", "core", "plugin", "pluginhost")
+)
 _PYTHON_FOLDER = str(Path(traceback.__file__).resolve().parent)
 
 
 def description_of(error: BaseException) -> str:
-    """Returns an exception's type and message, and the last place in the plugin's own code on its way: ``KeyError:
-    'serial' (acme/board.py:23, in read_cards)``."""
+    """Returns an exception's type and message, and the innermost frame of the plugin's own code: ``KeyError: 'serial'
+    (acme/board.py:23, in read_cards)``."""
     try:
-        text = f"{type(error).__name__}: {error}"
+        error_text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # a plugin's own class
-        text = type(error).__name__
-    place = place_of(error)
-    return f"{text} ({place})" if place else text
+        error_text = type(error).__name__
+    code_place = place_of(error)
+    return f"{error_text} ({code_place})" if code_place else error_text
 
 
 def place_of(error: BaseException) -> str:
@@ -28,10 +30,10 @@ def place_of(error: BaseException) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if frame.filename.startswith(_OWN_FOLDERS) or _is_of_python(frame.filename):
+        if frame.filename.startswith(_PLATFORM_FOLDERS) or _is_of_python(frame.filename):
             continue
-        path = Path(frame.filename)
-        return f"{path.parent.name}/{path.name}:{frame.lineno}, in {frame.name}".removeprefix("/")
+        code_path = Path(frame.filename)
+        return f"{code_path.parent.name}/{code_path.name}:{frame.lineno}, in {frame.name}".removeprefix("/")
     return ""
 
 

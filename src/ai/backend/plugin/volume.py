@@ -406,7 +406,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
-        """Opens an upload. Blocking, as all of it: called in threads. Raises UploadNotFound, UploadIsBeingWritten."""
+        """Opens an upload, whose calls block like this one. Raises UploadNotFound, UploadIsBeingWritten."""
 
     @abstractmethod
     async def drop_upload(self, folder: VFolderId, session: str) -> None:

@@ -16,11 +16,11 @@ import msgspec
 from ai.backend.common.structs import replace
 from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
 from ai.backend.pluginhost.check_process import ALL_CHECKS, LOADING_CHECK, Description, Job, Line
-from ai.backend.pluginhost.process import described_status, host_environment
+from ai.backend.pluginhost.process import describe_status, host_environment
 
 _MAX_OUTPUT_LENGTH = 300
 _MAX_LINE_BYTES = 1 << 20
-_START_S = 30.0
+_MAX_START_S = 30.0
 """The seconds that a new process may take until it has imported the plugin."""
 
 
@@ -52,47 +52,53 @@ async def check_outside(
     gets the number and name of each check as it begins."""
     report = Report()
 
-    def record(outcome: Outcome) -> None:
+    def record_outcome(outcome: Outcome) -> None:
         report.outcomes.append(outcome)
         on_outcome(outcome)
 
     while remaining_checks := _remaining_checks(report):
         check_names = tuple(check.name for check in remaining_checks if check is not LOADING_CHECK)
-        death = await _run_in_one_process(
+        crash = await _run_in_one_process(
             replace(job, checks=check_names),
             report,
-            record,
+            record_outcome,
             lambda name: on_begun(len(report.outcomes) + 1, name),
             patience_s,
             host_environment(environment),
         )
-        if death is None:
+        if crash is None:
             break
-        name, reason = death
-        if report.outcomes and name == LOADING_CHECK.name:
-            name = remaining_checks[0].name
-        record(Outcome(name, Result.FAILED, reason))
-    broken = next((past_outcome.check for past_outcome in report.outcomes if past_outcome.result is Result.FAILED), "")
-    for check in _unchecked(report):
-        record(Outcome(check.name, Result.NOT_RUN, f"{broken} has failed"))
+        check_name, reason = crash
+        if report.outcomes and check_name == LOADING_CHECK.name:
+            check_name = remaining_checks[0].name
+        record_outcome(Outcome(check_name, Result.FAILED, reason))
+    failed_check = next(
+        (earlier_outcome.check for earlier_outcome in report.outcomes if earlier_outcome.result is Result.FAILED), ""
+    )
+    for check in _checks_without_outcome(report):
+        record_outcome(Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed"))
     return report
 
 
-def _unchecked(report: Report) -> list[Check]:
-    checked = {outcome.check for outcome in report.outcomes}
-    return [check for check in ALL_CHECKS if check.name not in checked]
+def _checks_without_outcome(report: Report) -> list[Check]:
+    checked_names = {outcome.check for outcome in report.outcomes}
+    return [check for check in ALL_CHECKS if check.name not in checked_names]
 
 
 def _remaining_checks(report: Report) -> list[Check]:
     """Returns the checks that have not run yet, or none if a basic check has failed."""
-    failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
-    return [] if any(check.is_basic and check.name in failed for check in ALL_CHECKS) else _unchecked(report)
+    failed_names = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
+    return (
+        []
+        if any(check.is_basic and check.name in failed_names for check in ALL_CHECKS)
+        else _checks_without_outcome(report)
+    )
 
 
 async def _run_in_one_process(
     job: Job,
     report: Report,
-    record: Callable[[Outcome], None],
+    record_outcome: Callable[[Outcome], None],
     on_begun: Callable[[str], None],
     patience_s: float,
     environment: dict[str, str],
@@ -121,32 +127,37 @@ async def _run_in_one_process(
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(job))
         process.stdin.close()
-        begun, reason, limit_s = LOADING_CHECK.name, "", patience_s + _START_S
+        running_check, timeout_reason, limit_s = LOADING_CHECK.name, "", patience_s + _MAX_START_S
         try:
             while True:
                 async with asyncio.timeout(limit_s):
-                    data = await reader.readline()
+                    line_bytes = await reader.readline()
                 limit_s = patience_s
-                if not data:
+                if not line_bytes:
                     break
-                line = msgspec.json.decode(data, type=Line)
+                line = msgspec.json.decode(line_bytes, type=Line)
                 if line.begun is not None:
-                    begun = line.begun
-                    on_begun(begun)
+                    running_check = line.begun
+                    on_begun(running_check)
                 report.description = line.description or report.description
-                if line.outcome is not None and line.outcome.check not in {o.check for o in report.outcomes}:
-                    record(line.outcome)
+                if line.outcome is not None and line.outcome.check not in {
+                    earlier_outcome.check for earlier_outcome in report.outcomes
+                }:
+                    record_outcome(line.outcome)
         except TimeoutError:
-            reason = f"it took longer than {patience_s:g} s, or blocked its process"
+            timeout_reason = f"it took longer than {patience_s:g} s, or blocked its process"
         finally:
             transport.close()
-            if process.returncode is None and reason:
+            if process.returncode is None and timeout_reason:
                 _kill_process_group(process.pid)
-            code = await process.wait()
+            exit_code = await process.wait()
             _kill_process_group(process.pid)
-        if not reason and code == 0:
+        if not timeout_reason and exit_code == 0:
             return None
-        return begun, reason or f"its process ended: {described_status(code)}{_last_output(output_file)}"
+        return (
+            running_check,
+            timeout_reason or f"its process ended: {describe_status(exit_code)}{_last_output(output_file)}",
+        )
 
 
 def _kill_process_group(leader_pid: int) -> None:
@@ -157,8 +168,8 @@ def _kill_process_group(leader_pid: int) -> None:
         return
 
 
-def _last_output(output: IO[bytes]) -> str:
-    output.seek(0, os.SEEK_END)
-    output.seek(max(0, output.tell() - 4096))
-    lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    return f" ({lines[-1][:_MAX_OUTPUT_LENGTH]})" if lines else ""
+def _last_output(output_file: IO[bytes]) -> str:
+    output_file.seek(0, os.SEEK_END)
+    output_file.seek(max(0, output_file.tell() - 4096))
+    output_lines = [line.strip() for line in output_file.read().decode(errors="replace").splitlines() if line.strip()]
+    return f" ({output_lines[-1][:_MAX_OUTPUT_LENGTH]})" if output_lines else ""

@@ -76,7 +76,7 @@ LOADING_CHECK = Check(
     source="spec 00, entry points; decision 0056",
     run=_it_can_be_loaded,
     is_basic=True,
-    starts=False,
+    needs_start=False,
 )
 ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 """The checks that the command line runs."""
@@ -95,12 +95,12 @@ class _Maker:
     async def load(self) -> type[AbstractComputePlugin]:
         """Returns the plugin's class after it took the settings. Raises whatever the plugin raises."""
         if is_program(self._job.reference):
-            hosted = await self._launch()
+            hosted_plugin = await self._launch()
             try:
-                await hosted.make()
+                await hosted_plugin.make()
             finally:
                 await self.close()
-            return type(hosted)
+            return type(hosted_plugin)
         sys.path[:] = self._job.path
         self._class = load_any_version(self._job.reference)
         await self.make()
@@ -117,15 +117,15 @@ class _Maker:
             await self._hosted.pop().close()
 
     async def _launch(self) -> HostedPlugin:
-        hosted = await launch(
+        hosted_plugin = await launch(
             self._job.reference,
             self._settings,
             deadline_s=self._job.deadline_s,
-            ended=lambda _: None,
+            on_ended=lambda _: None,
             environment=("*",),
         )
-        self._hosted.append(hosted)
-        return hosted
+        self._hosted.append(hosted_plugin)
+        return hosted_plugin
 
     def _settings(self, key: str) -> dict[str, Any]:
         return {**self._job.plugins.get(key, {}), **self._job.settings}
@@ -147,16 +147,18 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
     send(Line(begun=LOADING_CHECK.name))
     maker = _Maker(job)
     try:
-        cls = asyncio.run(maker.load())
+        plugin_class = asyncio.run(maker.load())
     except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
         reason = _reason_of(e)
         send(Line(outcome=Outcome(LOADING_CHECK.name, Result.FAILED, reason)))
         return
-    verified_on = cls.verified_on
+    verified_on = plugin_class.verified_on
     send(
         Line(
             description=Description(
-                key=cls.key, version=str(cls.version), verified_on=None if verified_on is None else str(verified_on)
+                key=plugin_class.key,
+                version=str(plugin_class.version),
+                verified_on=None if verified_on is None else str(verified_on),
             )
         )
     )
@@ -181,7 +183,7 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
         await run_all(
             checks,
             make,
-            begun=lambda check: send(Line(begun=check.name)),
+            on_begun=lambda check: send(Line(begun=check.name)),
             on_outcome=lambda outcome: send(Line(outcome=outcome)),
         )
         await maker.close()
@@ -190,15 +192,15 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
 
 
 def main() -> None:
-    report, parent = map(int, sys.argv[1:])
+    report_fd, parent_pid = map(int, sys.argv[1:])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if os.getppid() != parent_pid:
         sys.exit(1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     encoder = msgspec.json.Encoder()
 
     def send(line: Line) -> None:
-        os.write(report, encoder.encode(line) + b"\n")
+        os.write(report_fd, encoder.encode(line) + b"\n")
 
     run(job, send)
     sys.stdout.flush()

@@ -38,7 +38,7 @@ Allocate = Callable[
 """Chooses the devices for a request: ``(held, request, hint, eligible)`` -> the devices."""
 
 
-class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class _ChoiceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     allocation: DeviceAllocation | None = None
     code: str = ""
     message: str = ""
@@ -47,39 +47,39 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 def allocator(alloc_map: AbstractAllocMap) -> Allocate:
     """Returns a function that chooses devices by an alloc map with nothing allocated."""
-    fresh = alloc_map.snapshot()
+    empty_snapshot = alloc_map.snapshot()
 
     def choose(
-        held: DeviceAllocation,
+        held_devices: DeviceAllocation,
         request: Mapping[SlotName, Decimal],
         hint: AffinityHint,
-        eligible: frozenset[DeviceId] | None,
+        eligible_ids: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        alloc_map.restore(fresh)
-        if held.slots:
-            alloc_map.apply(held)
-        return alloc_map.allocate(request, hint=hint, eligible=eligible)
+        alloc_map.restore(empty_snapshot)
+        if held_devices.slots:
+            alloc_map.apply(held_devices)
+        return alloc_map.allocate(request, hint=hint, eligible=eligible_ids)
 
     return choose
 
 
-def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
+def serve_choices(sock: socket.socket, current_allocator: Callable[[], Allocate]) -> None:
     """Answers requests for devices from the plugin's alloc map, until the agent closes its end. Runs in a thread."""
     decoder = msgspec.msgpack.Decoder(Choice)
-    while (data := _receive_frame(sock)) is not None:
-        request = decoder.decode(data)
+    while (request_bytes := _receive_frame(sock)) is not None:
+        request = decoder.decode(request_bytes)
         try:
             hint = AffinityHint(numa_nodes=request.numa_nodes)
-            chosen: Any = present()(request.held, request.request, hint, request.eligible)
-            if not isinstance(chosen, DeviceAllocation):
-                raise PluginError(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
-            frame = pack(_Chosen(allocation=chosen))
+            allocation: Any = current_allocator()(request.held, request.request, hint, request.eligible)
+            if not isinstance(allocation, DeviceAllocation):
+                raise PluginError(f"returned a {type(allocation).__name__} instead of a DeviceAllocation")
+            answer_frame = pack(_ChoiceAnswer(allocation=allocation))
         except BackendError as e:
-            frame = pack(_Chosen(code=str(e.code), message=safe_message(e)))
+            answer_frame = pack(_ChoiceAnswer(code=str(e.code), message=safe_message(e)))
         except BaseException as e:  # noqa: BLE001  # a plugin may raise anything
-            frame = pack(_Chosen(code=PluginError.code, message=f"{type(e).__name__}: {safe_message(e)}"))
+            answer_frame = pack(_ChoiceAnswer(code=PluginError.code, message=f"{type(e).__name__}: {safe_message(e)}"))
         try:
-            sock.sendall(frame)
+            sock.sendall(answer_frame)
         except OSError:
             return
 
@@ -97,17 +97,17 @@ def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
     sock.settimeout(CHOICE_DEADLINE_S)
     try:
         sock.sendall(pack(choice))
-        data = _receive_frame(sock, deadline)
-        if data is None:
+        answer_bytes = _receive_frame(sock, deadline)
+        if answer_bytes is None:
             raise PluginError("its host process is gone")
-        chosen = msgspec.msgpack.decode(data, type=_Chosen)
+        answer = msgspec.msgpack.decode(answer_bytes, type=_ChoiceAnswer)
     except TimeoutError:
         raise
     except (OSError, InvalidResponse, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise PluginError(f"its alloc map cannot be asked: {e}") from None
-    if chosen.allocation is None:
-        raise from_wire(chosen.code, chosen.message, chosen.data)
-    return chosen.allocation
+    if answer.allocation is None:
+        raise from_wire(answer.code, answer.message, answer.data)
+    return answer.allocation
 
 
 def _receive_frame(sock: socket.socket, deadline: float | None = None) -> bytes | None:
@@ -117,18 +117,18 @@ def _receive_frame(sock: socket.socket, deadline: float | None = None) -> bytes 
 
 
 def _receive_bytes(sock: socket.socket, size_bytes: int, deadline: float | None) -> bytes | None:
-    received = bytearray()
-    while len(received) < size_bytes:
+    received_bytes = bytearray()
+    while len(received_bytes) < size_bytes:
         if deadline is not None:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError
-            sock.settimeout(left_s)
-        piece = sock.recv(size_bytes - len(received))
+            sock.settimeout(remaining_s)
+        piece = sock.recv(size_bytes - len(received_bytes))
         if not piece:
             return None
-        received += piece
-    return bytes(received)
+        received_bytes += piece
+    return bytes(received_bytes)
 
 
 _UNUSABLE_MAP = "the plugin's alloc map cannot be used: "
@@ -166,52 +166,54 @@ class ExternalAllocMap(AbstractAllocMap):
         hint: AffinityHint = NO_HINT,
         eligible: frozenset[DeviceId] | None = None,
     ) -> DeviceAllocation:
-        requested = {slot: quantity for slot, quantity in request.items() if quantity}
-        if not requested:
+        requested_amounts = {slot: quantity for slot, quantity in request.items() if quantity}
+        if not requested_amounts:
             return DeviceAllocation()
-        self._check_possible(requested)
-        held = DeviceAllocation(slots={slot: dict(devices) for slot, devices in self._held.items()})
-        candidates = self._healthy if eligible is None else self._healthy & eligible
+        self._check_possible(requested_amounts)
+        held_devices = DeviceAllocation(slots={slot: dict(devices) for slot, devices in self._held.items()})
+        candidate_ids = self._healthy if eligible is None else self._healthy & eligible
         try:
-            chosen = self.choose(held, requested, hint, candidates)
-            self._check(chosen, requested, candidates)
-            self.apply(chosen)
+            allocation = self.choose(held_devices, requested_amounts, hint, candidate_ids)
+            self._check(allocation, requested_amounts, candidate_ids)
+            self.apply(allocation)
         except InvalidAllocation as e:
-            raise self._refused(e.message) from None
+            raise self._allocation_error(e.message) from None
         except (ResourceError, InvalidQuantity):
             raise
         except InvalidResponse as e:
-            raise self._refused(str(e)) from None
+            raise self._allocation_error(str(e)) from None
         except Exception as e:
-            text = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
-            raise self._refused(f"failed: {text}") from e
+            error_text = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
+            raise self._allocation_error(f"failed: {error_text}") from e
         self._complain(None)
-        return chosen
+        return allocation
 
-    def _refused(self, reason: str) -> InvalidAllocation:
+    def _allocation_error(self, reason: str) -> InvalidAllocation:
         reason = reason.removeprefix(_UNUSABLE_MAP)  # of a map behind another one
         self._complain(f"allocate of its alloc map: {reason}"[:MAX_TEXT])
         return InvalidAllocation(f"{_UNUSABLE_MAP}{reason}")
 
-    def _check_possible(self, requested: Mapping[SlotName, Decimal]) -> None:
+    def _check_possible(self, requested_amounts: Mapping[SlotName, Decimal]) -> None:
         """Checks a request as stock alloc maps do. Raises their error if no state of the devices can serve it."""
-        before = self._books.snapshot()
+        snapshot = self._books.snapshot()
         try:
-            self._books.allocate(requested)
+            self._books.allocate(requested_amounts)
         finally:
-            self._books.restore(before)
+            self._books.restore(snapshot)
 
     @staticmethod
-    def _check(chosen: DeviceAllocation, requested: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId]) -> None:
+    def _check(
+        allocation: DeviceAllocation, requested_amounts: Mapping[SlotName, Decimal], eligible_ids: frozenset[DeviceId]
+    ) -> None:
         """Checks an allocation that the plugin chose. Raises InvalidResponse."""
-        if not isinstance(chosen, DeviceAllocation):
-            raise InvalidResponse(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
-        for slot, quantity in requested.items():
-            if chosen.total(slot) != quantity:
-                raise InvalidResponse(f"gave {chosen.total(slot)} {slot} where {quantity} were asked for")
-        if unknown_slots := sorted(set(chosen.slots) - set(requested)):
+        if not isinstance(allocation, DeviceAllocation):
+            raise InvalidResponse(f"returned a {type(allocation).__name__} instead of a DeviceAllocation")
+        for slot, quantity in requested_amounts.items():
+            if allocation.total(slot) != quantity:
+                raise InvalidResponse(f"gave {allocation.total(slot)} {slot} where {quantity} were asked for")
+        if unknown_slots := sorted(set(allocation.slots) - set(requested_amounts)):
             raise InvalidResponse(f"gave {unknown_slots[0]}, which was not asked for")
-        if ineligible_ids := sorted(chosen.device_ids() - eligible):
+        if ineligible_ids := sorted(allocation.device_ids() - eligible_ids):
             raise InvalidResponse(f"gave the device {ineligible_ids[0]!r:.64}, which was not to be given")
 
     def apply(self, allocation: DeviceAllocation) -> None:
@@ -223,19 +225,19 @@ class ExternalAllocMap(AbstractAllocMap):
         self._record(allocation, -1)
 
     def _record(self, allocation: DeviceAllocation, sign: int) -> None:
-        for slot, per_device in allocation.slots.items():
-            held = self._held.setdefault(slot, {})
-            for device, quantity in per_device.items():
-                held[device] = held.get(device, Decimal(0)) + sign * quantity
-                if not held[device]:
-                    del held[device]
-            if not held:
+        for slot, amount_of_device in allocation.slots.items():
+            held_amounts = self._held.setdefault(slot, {})
+            for device, quantity in amount_of_device.items():
+                held_amounts[device] = held_amounts.get(device, Decimal(0)) + sign * quantity
+                if not held_amounts[device]:
+                    del held_amounts[device]
+            if not held_amounts:
                 del self._held[slot]
 
     def snapshot(self) -> Any:
-        return self._books.snapshot(), {slot: dict(devices) for slot, devices in self._held.items()}
+        return self._books.snapshot(), {slot: dict(amount_of_device) for slot, amount_of_device in self._held.items()}
 
     def restore(self, snapshot: Any) -> None:
-        slot_amounts, held = snapshot
+        slot_amounts, held_devices = snapshot
         self._books.restore(slot_amounts)
-        self._held = {slot: dict(devices) for slot, devices in held.items()}
+        self._held = {slot: dict(amount_of_device) for slot, amount_of_device in held_devices.items()}

@@ -71,10 +71,10 @@ async def fork_host(
 async def _next_number(life_socket: socket.socket) -> int | None:
     """Reads the next number from the zygote (a host's pid, later its exit status); None at its end."""
     try:
-        message = await asyncio.get_running_loop().sock_recv(life_socket, 64)
+        number_text = await asyncio.get_running_loop().sock_recv(life_socket, 64)
     except ConnectionError:
         return None
-    return int(message) if message else None
+    return int(number_text) if number_text else None
 
 
 def spawn(requests_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -113,7 +113,7 @@ class _Zygote:
         self._requests.close()
 
 
-_lock = threading.Lock()
+_zygotes_lock = threading.Lock()
 _zygotes: list[_Zygote] = []
 """The living zygotes. Hosts are requested from the last one; the others end with their last host."""
 
@@ -126,10 +126,10 @@ def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: s
     """Requests a host from the last zygote. Starts a new zygote if the last one died or inherited other values. Raises
     OSError.
     """
-    with _lock:
-        for ended in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:
-            ended.retire()
-            _zygotes.remove(ended)
+    with _zygotes_lock:
+        for ended_zygote in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:
+            ended_zygote.retire()
+            _zygotes.remove(ended_zygote)
         if _zygotes and _zygotes[-1].inherited_state == _inherited_state(environment):
             try:
                 return _zygotes[-1].request(fds, program)
@@ -142,7 +142,7 @@ def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: s
 
 
 @atexit.register
-def _end_all() -> None:
+def _retire_zygotes() -> None:
     for zygote in _zygotes:
         zygote.retire()
     for zygote in _zygotes:

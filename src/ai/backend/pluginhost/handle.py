@@ -18,7 +18,7 @@ from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
 from ai.backend.pluginhost.proxy import HostedPlugin, launch
 
 log = logging.getLogger(__name__)
-R = TypeVar("R")
+T = TypeVar("T")
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
 """The delays between attempts to start a plugin."""
 _MAX_REASON_LENGTH = 500
@@ -46,20 +46,20 @@ class PluginHandle:
     settings: Mapping[str, Mapping[str, Any]]
     timeout_s: float
     environment: Sequence[str]
-    changed: Callable[[], None]
+    on_change: Callable[[], None]
     delays: Delays
     _class: type[AbstractComputePlugin] | None = field(default=None, init=False)
     _plugin: AbstractComputePlugin | None = field(default=None, init=False)
     _options_schema: Mapping[str, Any] | None = field(default=None, init=False)
     _generation: int = field(default=0, init=False)
     """The number of the valid attempt to start the plugin. The end of a host of an earlier attempt is ignored."""
-    _calls: dict[AbstractComputePlugin, int] = field(default_factory=dict, init=False)
+    _call_counts: dict[AbstractComputePlugin, int] = field(default_factory=dict, init=False)
     """The number of unanswered calls of each plugin."""
-    _answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _calls_answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _started_at: float = field(default=0.0, init=False)
     _retry_at: float = field(default=0.0, init=False)
     _faults: dict[str, str] = field(default_factory=lambda: {"init": "not started"}, init=False)
-    _logged: dict[str, str] = field(default_factory=dict, init=False)
+    _logged_faults: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def key(self) -> str:
@@ -100,11 +100,9 @@ class PluginHandle:
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """The objects from which a heartbeat's report of the plugin is made. At least one is another object after a
-        change.
-        """
-        reason = next(iter(self._faults.values()), None)
-        return self._class, self._plugin, self._options_schema, reason, self._retry_at < float("inf")
+        """The objects from which a heartbeat's report of the plugin is made; a change replaces at least one of them."""
+        first_fault = next(iter(self._faults.values()), None)
+        return self._class, self._plugin, self._options_schema, first_fault, self._retry_at < float("inf")
 
     @property
     def has_ended(self) -> bool:
@@ -133,13 +131,13 @@ class PluginHandle:
         self._faults = {"init": "it is being started"}
         self._generation += 1
         try:
-            plugin = await self._initialised(self._generation)
+            plugin = await self._make_initialised(self._generation)
         except BaseException as e:
             if not isinstance(e, Exception | SystemExit):
                 raise
-            self._failed(self._start_reason(e), e)
+            self._on_start_failed(self._start_reason(e), e)
         else:
-            self._take_over(plugin)
+            self._use_plugin(plugin)
 
     async def reload(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Starts the plugin with other settings beside the running one, and then ends the old one once its calls are
@@ -155,7 +153,7 @@ class PluginHandle:
                 self._retry_at = 0.0
             return
         try:
-            plugin = await self._initialised(self._generation + 1)
+            plugin = await self._make_initialised(self._generation + 1)
         except BaseException as e:
             self.settings, self._class = old_settings, old_class
             if not isinstance(e, Exception | SystemExit):
@@ -166,10 +164,10 @@ class PluginHandle:
             await self._end(plugin)
             raise PluginError(f"it is the plugin {plugin.key} now, and was {old_plugin.key}: restart the agent")
         self._generation += 1
-        self._take_over(plugin)
+        self._use_plugin(plugin)
         await self._end(old_plugin)
 
-    async def _initialised(self, generation: int) -> AbstractComputePlugin:
+    async def _make_initialised(self, generation: int) -> AbstractComputePlugin:
         """Makes and initialises a plugin, and removes it again if that fails. Raises whatever the plugin raises."""
         plugin: AbstractComputePlugin | None = None
         try:
@@ -185,22 +183,22 @@ class PluginHandle:
             raise
         return plugin
 
-    def _take_over(self, plugin: AbstractComputePlugin) -> None:
-        self._plugin, self._faults, self._logged = plugin, {}, {}
+    def _use_plugin(self, plugin: AbstractComputePlugin) -> None:
+        self._plugin, self._faults, self._logged_faults = plugin, {}, {}
         self._options_schema = plugin.options_schema()
         self._started_at = asyncio.get_running_loop().time()
 
     def _start_reason(self, error: BaseException) -> str:
-        is_late = isinstance(error, TimeoutError)
-        return f"init took longer than {self.timeout_s:g} s" if is_late else _description_of(error)
+        is_timeout = isinstance(error, TimeoutError)
+        return f"init took longer than {self.timeout_s:g} s" if is_timeout else _description_of(error)
 
     async def _end(self, plugin: AbstractComputePlugin) -> None:
         """Ends a plugin that is no longer used, once all its calls are answered or a timeout has passed."""
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
-                while self._calls.get(plugin):
-                    self._answered.clear()
-                    await self._answered.wait()
+                while self._call_counts.get(plugin):
+                    self._calls_answered.clear()
+                    await self._calls_answered.wait()
         except TimeoutError:
             log.warning("the plugin %s is ended in the middle of a call", self.key)
         await self._clean_up(plugin)
@@ -214,21 +212,21 @@ class PluginHandle:
             log.info("the plugin %s may block: it gets a host process", plugin_class.key)
         if reference is None:
             raise PluginError(f"{source.name} has no name that a host process could import")
-        hosted = await launch(
+        hosted_plugin = await launch(
             reference,
             lambda key: self.settings.get(key, {}),
             deadline_s=self.timeout_s,
-            ended=partial(self._host_ended, generation),
+            on_ended=partial(self._on_host_ended, generation),
             environment=self.environment,
         )
-        self._class = type(hosted)
-        return hosted
+        self._class = type(hosted_plugin)
+        return hosted_plugin
 
     def _patience_s(self, plugin: AbstractComputePlugin) -> float:
         """Returns the timeout of a call. A host process enforces the deadline itself."""
         return self.timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
-    def _host_ended(self, generation: int, reason: str) -> None:
+    def _on_host_ended(self, generation: int, reason: str) -> None:
         if generation != self._generation:
             return  # it has been replaced, or was to replace the one that runs
         plugin, self._plugin = self._plugin, None
@@ -236,34 +234,34 @@ class PluginHandle:
             return  # it was not started yet: start() reports the failure
         if asyncio.get_running_loop().time() - self._started_at > RETRY_MAX_S:
             self.delays.reset()
-        self._failed(f"its host process ended: {reason}")
-        self.changed()
+        self._on_start_failed(f"its host process ended: {reason}")
+        self.on_change()
 
-    def _failed(self, reason: str, error: BaseException | None = None) -> None:
+    def _on_start_failed(self, reason: str, error: BaseException | None = None) -> None:
         self._faults = {}
         logged_error = error if error is not None and not isinstance(error, BackendError | TimeoutError) else None
-        self._fault("init", reason, logged_error)
+        self._record_fault("init", reason, logged_error)
         loop = asyncio.get_running_loop()
         delay_s = self.delays.next_s()
         self._retry_at = loop.time() + delay_s
-        loop.call_later(delay_s + 0.01, self.changed)
+        loop.call_later(delay_s + 0.01, self.on_change)
 
-    def _fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
+    def _record_fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
         """Records a fault of the plugin, logs each text once, and returns the text."""
         fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
         self._faults[call_kind] = fault_text
-        if self._logged.get(call_kind) != fault_text:
-            self._logged[call_kind] = fault_text
+        if self._logged_faults.get(call_kind) != fault_text:
+            self._logged_faults[call_kind] = fault_text
             log.warning("the plugin %s is degraded: %s", self.key, fault_text, exc_info=error)
         return fault_text
 
     async def call(
         self,
         call_kind: str,
-        call: Callable[[AbstractComputePlugin], Awaitable[R]],
+        call: Callable[[AbstractComputePlugin], Awaitable[T]],
         *,
-        check: Callable[[R], R] | None = None,
-    ) -> R:
+        check: Callable[[T], T] | None = None,
+    ) -> T:
         """Calls the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 
         Args:
@@ -276,27 +274,27 @@ class PluginHandle:
             BackendError, TerminationDeferred: the plugin raised it on purpose.
         """
         plugin = self.plugin
-        self._calls[plugin] = self._calls.get(plugin, 0) + 1
+        self._call_counts[plugin] = self._call_counts.get(plugin, 0) + 1
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
                 result = await call(plugin)
             if check is not None:
                 result = check(result)
         except TimeoutError:
-            fault = self._fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
-            raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
+            fault_text = self._record_fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
+            raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault_text}") from None
         except (BackendError, TerminationDeferred):
             raise
         except InvalidResponse as e:
-            raise PluginError(f"the plugin {self.key}: {self._fault(call_kind, f'{call_kind}: {e}')}") from None
+            raise PluginError(f"the plugin {self.key}: {self._record_fault(call_kind, f'{call_kind}: {e}')}") from None
         except (Exception, SystemExit) as e:
-            fault = self._fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
-            raise PluginError(f"the plugin {self.key}: {fault}") from e
+            fault_text = self._record_fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
+            raise PluginError(f"the plugin {self.key}: {fault_text}") from e
         finally:
-            self._calls[plugin] -= 1
-            if not self._calls[plugin]:
-                del self._calls[plugin]
-                self._answered.set()
+            self._call_counts[plugin] -= 1
+            if not self._call_counts[plugin]:
+                del self._call_counts[plugin]
+                self._calls_answered.set()
         self._faults.pop(call_kind, None)
         return result
 
@@ -304,13 +302,13 @@ class PluginHandle:
         """Records that a part of the plugin's answers is invalid; None clears the fault."""
         self._faults.pop(call_kind, None)
         if reason is not None:
-            self._fault(call_kind, reason)
+            self._record_fault(call_kind, reason)
 
     async def refuse(self, reason: str) -> None:
         """Stops the plugin permanently because another plugin serves the same devices."""
         await self.stop()
         self._faults = {}
-        self._fault("init", reason)
+        self._record_fault("init", reason)
         self._retry_at = float("inf")
 
     async def stop(self) -> None:

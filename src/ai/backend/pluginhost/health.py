@@ -40,21 +40,23 @@ class DeviceHealthTracker:
         self._changes[change.device_id] = (now_s, change)
         self._record_health(change.device_id, change.health, change.reason, now_s)
 
-    def evaluate(self, listed: Iterable[ComputeDevice], listed_at: float, now: float) -> tuple[ComputeDevice, ...]:
+    def evaluate(
+        self, listed_devices: Iterable[ComputeDevice], listed_at: float, now: float
+    ) -> tuple[ComputeDevice, ...]:
         """Returns the listed devices with their effective health; changes after ``listed_at`` win."""
-        evaluated = []
-        for device in listed:
+        evaluated_devices = []
+        for device in listed_devices:
             changed_at, change = self._changes.get(device.device_id, (listed_at, None))
             health, reason = device.health, device.health_reason
             if change is not None and changed_at >= listed_at:
                 health, reason = change.health, change.reason
             self._record_health(device.device_id, health, reason, now)
-            evaluated.append(self._with_effective_health(device, now))
-        return tuple(evaluated)
+            evaluated_devices.append(self._with_effective_health(device, now))
+        return tuple(evaluated_devices)
 
-    def retain(self, listed: Iterable[DeviceId]) -> None:
+    def retain(self, listed_ids: Iterable[DeviceId]) -> None:
         """Drops the health state of all devices except the listed ones."""
-        device_ids = frozenset(listed)
+        device_ids = frozenset(listed_ids)
         self._failures = {
             device_id: failure for device_id, failure in self._failures.items() if device_id in device_ids
         }

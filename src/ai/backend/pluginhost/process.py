@@ -53,7 +53,7 @@ _MAX_UNREAD_BYTES = MAX_FRAME
 MAX_LINE_LENGTH = 1000
 LINES_PER_MINUTE = 100
 STOP_S = 2.0
-_LAST_WORDS_S = 0.5
+_OUTPUT_DRAIN_S = 0.5
 """The seconds for which a host's output is read after its end. Only processes that it has left running print then."""
 
 INHERITED_VARIABLES = (
@@ -94,9 +94,9 @@ class HostProcess:
     ``reason``: why it ended, once it has.
     """
 
-    def __init__(self, label: str, ended: Callable[[str], None]) -> None:
+    def __init__(self, label: str, on_ended: Callable[[str], None]) -> None:
         self._label = label
-        self._ended = ended
+        self._ended = on_ended
         self._ids = 0
         self._late: dict[str, int] = {}
         self._waiting: dict[int, _PendingCall] = {}
@@ -133,12 +133,12 @@ class HostProcess:
             host_choices.close()
             os.close(host_output)
         self._choices = choices_socket
-        copying = self._spawn(self._copy_output(output_fd))
+        copy_task = self._spawn(self._copy_output(output_fd))
         reader, self._writer = await asyncio.open_unix_connection(sock=calls_socket)
-        self._spawn(self._read(reader, copying))
+        self._spawn(self._read(reader, copy_task))
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=f"host of {self._label}")
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(coroutine, name=f"host of {self._label}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -150,60 +150,60 @@ class HostProcess:
         deadline; a host that is blocked by it was killed; PluginError: the host is gone, or died meanwhile;
         BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse: what it answers cannot be
         used; HostedCallFailed: it raised anything else."""
-        waiting = _PendingCall(asyncio.get_running_loop().create_future(), state)
-        call = self._send_call(method, arguments, deadline_s, waiting)
+        pending_call = _PendingCall(asyncio.get_running_loop().create_future(), state)
+        call_id = self._send_call(method, arguments, deadline_s, pending_call)
         call_name = arguments[0].method if method == "hook" else method
         deadline = asyncio.get_running_loop().time() + deadline_s + GRACE_S
         try:
             async with asyncio.timeout_at(deadline):
                 # Shielded: a caller that goes must not leave a blocked host unnoticed.
-                answer = await asyncio.shield(waiting.answer)
+                answer = await asyncio.shield(pending_call.answer)
         except TimeoutError:
-            self._note_timeout(call_name, is_blocked=not waiting.answer.done())
+            self._note_timeout(call_name, is_blocked=not pending_call.answer.done())
             raise
         except asyncio.CancelledError:
-            waiting.state = None
-            self._send(Cancel(id=call))
-            self._spawn(self._await_cancelled(call_name, call, waiting, deadline))
+            pending_call.state = None
+            self._send(Cancel(id=call_id))
+            self._spawn(self._await_cancelled(call_name, call_id, pending_call, deadline))
             raise
         finally:
-            if waiting.answer.done() or self.reason is not None:
-                self._waiting.pop(call, None)
+            if pending_call.answer.done() or self.reason is not None:
+                self._waiting.pop(call_id, None)
         self._late.pop(call_name, None)
         return read_answer(method, answer.result)
 
     def _note_timeout(self, call_name: str, *, is_blocked: bool) -> None:
-        self._late[call_name] = late = self._late.get(call_name, 0) + 1
+        self._late[call_name] = timeout_count = self._late.get(call_name, 0) + 1
         if is_blocked:
             self.kill(f"{call_name} blocked it for longer than its deadline")
-        elif late >= MAX_TIMEOUTS:
-            self.kill(f"{call_name} missed its deadline {late} times in a row")
+        elif timeout_count >= MAX_TIMEOUTS:
+            self.kill(f"{call_name} missed its deadline {timeout_count} times in a row")
 
-    async def _await_cancelled(self, call_name: str, call_id: int, waiting: _PendingCall, deadline: float) -> None:
+    async def _await_cancelled(self, call_name: str, call_id: int, pending_call: _PendingCall, deadline: float) -> None:
         """Waits until the deadline for a cancelled call to end, since its host may be blocked."""
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.wait([waiting.answer])
+                await asyncio.wait([pending_call.answer])
         except TimeoutError:
             self._note_timeout(call_name, is_blocked=True)
         self._waiting.pop(call_id, None)
 
     async def stream(self, method: str) -> AsyncIterator[Any]:
         """Yields the items of an endless call. Raises as :meth:`call`. The oldest are dropped if they are not taken."""
-        waiting = _PendingCall(asyncio.get_running_loop().create_future())
-        call_id = self._send_call(method, (), 0.0, waiting)
-        item: asyncio.Task[bytes] | None = None
+        pending_call = _PendingCall(asyncio.get_running_loop().create_future())
+        call_id = self._send_call(method, (), 0.0, pending_call)
+        item_task: asyncio.Task[bytes] | None = None
         try:
             while True:
-                item = asyncio.create_task(waiting.items.get())
-                await asyncio.wait((item, waiting.answer), return_when=asyncio.FIRST_COMPLETED)
-                if not item.done():
-                    waiting.answer.result()
+                item_task = asyncio.create_task(pending_call.items.get())
+                await asyncio.wait((item_task, pending_call.answer), return_when=asyncio.FIRST_COMPLETED)
+                if not item_task.done():
+                    pending_call.answer.result()
                     return
-                yield read_answer(method, item.result())
+                yield read_answer(method, item_task.result())
         finally:
-            if item is not None:
-                item.cancel()
+            if item_task is not None:
+                item_task.cancel()
             self._waiting.pop(call_id, None)
             self._send(Cancel(id=call_id))
 
@@ -219,13 +219,13 @@ class HostProcess:
             self.kill(f"its alloc map took longer than {CHOICE_DEADLINE_S:g} s")
             raise
 
-    def _send_call(self, method: str, arguments: tuple[Any, ...], deadline_s: float, waiting: _PendingCall) -> int:
+    def _send_call(self, method: str, arguments: tuple[Any, ...], deadline_s: float, pending_call: _PendingCall) -> int:
         if self._writer is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
         self._ids += 1
-        body = msgspec.msgpack.encode(arguments)
-        self._waiting[self._ids] = waiting
-        self._send(Call(id=self._ids, method=method, arguments=body, deadline_s=deadline_s))
+        argument_bytes = msgspec.msgpack.encode(arguments)
+        self._waiting[self._ids] = pending_call
+        self._send(Call(id=self._ids, method=method, arguments=argument_bytes, deadline_s=deadline_s))
         return self._ids
 
     def _send(self, frame: Call | Cancel | Saved) -> None:
@@ -236,7 +236,7 @@ class HostProcess:
             return
         self._writer.write(pack(frame))
 
-    async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
+    async def _read(self, reader: asyncio.StreamReader, copy_task: asyncio.Task[None]) -> None:
         try:
             while (frame := await read_frame(reader, TO_AGENT)) is not None:
                 self._handle_frame(frame)
@@ -244,52 +244,52 @@ class HostProcess:
             self.kill(f"it sent what is no frame: {type(e).__name__}: {e}"[:MAX_TEXT])
         finally:
             await self._end()
-            await asyncio.wait([copying], timeout=_LAST_WORDS_S)
-            copying.cancel()
+            await asyncio.wait([copy_task], timeout=_OUTPUT_DRAIN_S)
+            copy_task.cancel()
 
     def _handle_frame(self, frame: Frame) -> None:
-        waiting = self._waiting.get(frame.id)
-        if waiting is None:
+        pending_call = self._waiting.get(frame.id)
+        if pending_call is None:
             return
         match frame:
             case Item():
                 if len(frame.value) > MAX_ITEM_BYTES:
                     raise InvalidResponse(f"an item of {len(frame.value)} bytes")
-                if waiting.items.full():
-                    waiting.items.get_nowait()
-                waiting.items.put_nowait(frame.value)
+                if pending_call.items.full():
+                    pending_call.items.get_nowait()
+                pending_call.items.put_nowait(frame.value)
                 return
             case Save():
-                waiting.saves += 1
-                if waiting.saves > MAX_SAVES:
-                    raise InvalidResponse(f"{waiting.saves} states to store at once")
+                pending_call.saves += 1
+                if pending_call.saves > MAX_SAVES:
+                    raise InvalidResponse(f"{pending_call.saves} states to store at once")
                 _check_state(frame.state)
-                self._spawn(self._save(frame, waiting))
+                self._spawn(self._save(frame, pending_call))
                 return
             case Answer() | Failure():
-                if frame.state is not None and waiting.state is not None:
+                if frame.state is not None and pending_call.state is not None:
                     _check_state(frame.state)
-                    waiting.state.keep(frame.state)
-        if waiting.answer.done():
+                    pending_call.state.keep(frame.state)
+        if pending_call.answer.done():
             return
         if isinstance(frame, Answer):
-            waiting.answer.set_result(frame)
+            pending_call.answer.set_result(frame)
         elif isinstance(frame, Failure):
-            waiting.answer.set_exception(_exception_of(frame))
-            waiting.answer.exception()
+            pending_call.answer.set_exception(_exception_of(frame))
+            pending_call.answer.exception()
 
-    async def _save(self, frame: Save, waiting: _PendingCall) -> None:
+    async def _save(self, frame: Save, pending_call: _PendingCall) -> None:
         try:
-            if waiting.state is None:
+            if pending_call.state is None:
                 raise PluginError("only a hook has a state")
-            waiting.state.keep(frame.state)
-            await waiting.state.save()
+            pending_call.state.keep(frame.state)
+            await pending_call.state.save()
         except Exception as e:  # noqa: BLE001  # whatever it is, the hook hears of it
             self._send(Saved(id=frame.id, error=str(e) or type(e).__name__))
         else:
             self._send(Saved(id=frame.id))
         finally:
-            waiting.saves -= 1
+            pending_call.saves -= 1
 
     async def _copy_output(self, output_fd: int) -> None:
         """Copies the host's output to the log up to a number of lines and characters, and counts the omitted ones."""
@@ -302,17 +302,17 @@ class HostProcess:
             transport.close()
 
     async def _copy_lines(self, reader: asyncio.StreamReader) -> None:
-        began, count = time.monotonic(), 0
-        while data := await reader.read(1 << 16):
-            for line in data.decode(errors="replace").splitlines():
-                if time.monotonic() - began > 60:
-                    if count > LINES_PER_MINUTE:
-                        log.warning("%s printed %d lines more", self._label, count - LINES_PER_MINUTE)
-                    began, count = time.monotonic(), 0
-                count += 1
-                if count <= LINES_PER_MINUTE and line:
+        minute_start, line_count = time.monotonic(), 0
+        while output_bytes := await reader.read(1 << 16):
+            for line in output_bytes.decode(errors="replace").splitlines():
+                if time.monotonic() - minute_start > 60:
+                    if line_count > LINES_PER_MINUTE:
+                        log.warning("%s printed %d lines more", self._label, line_count - LINES_PER_MINUTE)
+                    minute_start, line_count = time.monotonic(), 0
+                line_count += 1
+                if line_count <= LINES_PER_MINUTE and line:
                     log.info("%s: %s", self._label, line[:MAX_LINE_LENGTH])
-                elif count == LINES_PER_MINUTE + 1:
+                elif line_count == LINES_PER_MINUTE + 1:
                     log.warning("%s prints too much; the rest of this minute is left out", self._label)
 
     def kill(self, reason: str) -> None:
@@ -326,20 +326,20 @@ class HostProcess:
             return
 
     async def stop(self) -> None:
-        """Closes the socket, which ends the host; kills it if that is not enough. ``ended`` is not called.
+        """Closes the socket, which ends the host; kills it if that is not enough. ``on_ended`` is not called.
 
         A caller that is cancelled goes on when the host has ended.
         """
-        stopping = asyncio.create_task(self._stop(), name=f"end of host of {self._label}")
+        stop_task = asyncio.create_task(self._stop(), name=f"end of host of {self._label}")
         cancellation: asyncio.CancelledError | None = None
-        while not stopping.done():
+        while not stop_task.done():
             try:
-                await asyncio.wait([stopping])
+                await asyncio.wait([stop_task])
             except asyncio.CancelledError as error:
                 cancellation = error
         if cancellation is not None:
             raise cancellation
-        stopping.result()
+        stop_task.result()
 
     async def _stop(self) -> None:
         self._stopping = True
@@ -367,15 +367,15 @@ class HostProcess:
             self._writer.close()
         if not self._stopping:
             await self._wait_or_kill(self._process, "it closed its socket")
-        code = await self._process.wait()
+        exit_status = await self._process.wait()
         _kill_children(self._process.pid)
-        self.reason = self._killed_for or described_status(code)
+        self.reason = self._killed_for or describe_status(exit_status)
         if self._choices is not None:
             self._choices.close()
-        for waiting in self._waiting.values():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(PluginError(f"its host process ended: {self.reason}"))
-                waiting.answer.exception()
+        for pending_call in self._waiting.values():
+            if not pending_call.answer.done():
+                pending_call.answer.set_exception(PluginError(f"its host process ended: {self.reason}"))
+                pending_call.answer.exception()
         await self._process.release()
         if not self._stopping:
             self._ended(self.reason)
@@ -384,12 +384,12 @@ class HostProcess:
 def _kill_children(host_pid: int) -> None:
     """Ends the processes that a dead host has left in its session. A process group keeps its number only as long as it
     has members, so its number alone is not enough to kill by."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for stat_path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_bytes().rpartition(b")")[2].split()
+            fields = stat_path.read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        pid, session = int(stat.parent.name), int(fields[3])
+        pid, session = int(stat_path.parent.name), int(fields[3])
         if session == host_pid != pid:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -397,16 +397,18 @@ def _kill_children(host_pid: int) -> None:
                 continue
 
 
-def described_status(code: int) -> str:
+def describe_status(exit_status: int) -> str:
     """Describes how a process ended, from its return code."""
-    if code == NOT_EXECUTED:
-        return f"it exited with status {code}: it cannot be executed (its format, its interpreter or its libraries)"
-    if code >= 0:
-        return f"it exited with status {code}"
+    if exit_status == NOT_EXECUTED:
+        return (
+            f"it exited with status {exit_status}: it cannot be executed (its format, its interpreter or its libraries)"
+        )
+    if exit_status >= 0:
+        return f"it exited with status {exit_status}"
     try:
-        return f"it was killed by {signal.Signals(-code).name}"
+        return f"it was killed by {signal.Signals(-exit_status).name}"
     except ValueError:
-        return f"it was killed by signal {-code}"
+        return f"it was killed by signal {-exit_status}"
 
 
 def _check_state(state: KeptState) -> None:
@@ -427,8 +429,8 @@ def _exception_of(failure: Failure) -> Exception:
         raise InvalidResponse(f"a failure with a field of more than {MANAGED_STATE_LIMIT} bytes")
     match failure.kind:
         case "backend":
-            data = msgspec.msgpack.decode(failure.data, type=dict[str, Any])
-            return from_wire(failure.name, failure.message, data)
+            error_data = msgspec.msgpack.decode(failure.data, type=dict[str, Any])
+            return from_wire(failure.name, failure.message, error_data)
         case "deferred":
             deferral = msgspec.msgpack.decode(failure.data, type=_Deferral)
             return TerminationDeferred(failure.message, retry_after=deferral.retry_after)
@@ -444,8 +446,10 @@ def _exception_of(failure: Failure) -> Exception:
 def host_environment(names: Sequence[str]) -> dict[str, str]:
     """Returns the environment variables of a host: of this process :data:`INHERITED_VARIABLES` and ``names``, in which
     ``*`` at the end marks a prefix."""
-    exact = {*INHERITED_VARIABLES, *(name for name in names if not name.endswith("*"))}
+    exact_names = {*INHERITED_VARIABLES, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
-    environment = {name: text for name, text in os.environ.items() if name in exact or name.startswith(prefixes)}
+    environment = {
+        name: value for name, value in os.environ.items() if name in exact_names or name.startswith(prefixes)
+    }
     # What it says before it crashes, and where it crashed, is to be in the log.
     return {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}

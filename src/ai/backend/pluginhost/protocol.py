@@ -24,10 +24,10 @@ from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidRes
 def safe_message(error: BaseException) -> str:
     """Returns the message of any exception as text that can be encoded."""
     try:
-        text = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001  # a plugin's own class
         return "it cannot say what"
-    return text[:MAX_TEXT].encode(errors="replace").decode()
+    return message[:MAX_TEXT].encode(errors="replace").decode()
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -116,13 +116,13 @@ TO_AGENT = msgspec.msgpack.Decoder(ToAgent)
 
 
 def pack(body: Any) -> bytes:
-    data = msgspec.msgpack.encode(body)
-    return _LENGTH.pack(len(data)) + data
+    body_bytes = msgspec.msgpack.encode(body)
+    return _LENGTH.pack(len(body_bytes)) + body_bytes
 
 
-def length_of(head: bytes) -> int:
+def length_of(length_bytes: bytes) -> int:
     """Returns the length that a frame's head announces. Raises InvalidResponse for a frame that is too large."""
-    (length,) = _LENGTH.unpack(head)
+    (length,) = _LENGTH.unpack(length_bytes)
     if length > MAX_FRAME:
         raise InvalidResponse(f"a frame of {length} bytes")
     return int(length)
@@ -133,7 +133,7 @@ async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Deco
     data.
     """
     try:
-        data = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
+        body_bytes = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    return decoder.decode(data)
+    return decoder.decode(body_bytes)

@@ -105,17 +105,17 @@ class HostedPlugin(AbstractComputePlugin):
 
     def _choose(
         self,
-        held: DeviceAllocation,
+        held_devices: DeviceAllocation,
         request: Mapping[SlotName, Decimal],
         hint: AffinityHint,
         eligible: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        choice = Choice(held=held, request=dict(request), numa_nodes=hint.numa_nodes, eligible=eligible)
+        choice = Choice(held=held_devices, request=dict(request), numa_nodes=hint.numa_nodes, eligible=eligible)
         try:
-            chosen: DeviceAllocation = self.host.choose(choice)
+            allocation: DeviceAllocation = self.host.choose(choice)
         except TimeoutError:
             raise InvalidAllocation(f"the alloc map of {self.key} does not answer") from None
-        return chosen
+        return allocation
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -132,7 +132,7 @@ class HostedHook(PluginHook):
 
     async def _call(self, method: str) -> Any:
         context = self.context
-        request = HookCall(
+        hook_call = HookCall(
             method=method,
             workload=self.workload,
             device_alloc=self.device_alloc,
@@ -152,13 +152,13 @@ class HostedHook(PluginHook):
         )
         deadline_s = min(self._plugin.deadline_s, context.deadline_s)
         return await self._plugin.host.call(
-            "hook", (request,), deadline_s, HookState(self._take_state, context.state.save)
+            "hook", (hook_call,), deadline_s, HookState(self._take_state, context.state.save)
         )
 
-    def _take_state(self, stored: KeptState) -> None:
+    def _take_state(self, returned_state: KeptState) -> None:
         """Stores the state that a hook returned. Raises DecodeError for a state that is no JSON object."""
-        self.context.state.data = msgspec.json.decode(stored.data, type=dict[str, Any])
-        self.context.state.version = stored.version
+        self.context.state.data = msgspec.json.decode(returned_state.data, type=dict[str, Any])
+        self.context.state.version = returned_state.version
 
     async def pre_create(self) -> WorkloadConfig:
         config = await self._call("pre_create")
@@ -191,8 +191,10 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 def _check_hello(hello: Hello) -> None:
     """Raises InvalidResponse for a description that no plugin of this version has."""
     if hello.protocol not in PROTOCOLS:
-        spoken = ", ".join(map(str, PROTOCOLS))
-        raise InvalidResponse(f"it speaks version {hello.protocol} of the host protocol; this agent speaks {spoken}")
+        supported_versions = ", ".join(map(str, PROTOCOLS))
+        raise InvalidResponse(
+            f"it speaks version {hello.protocol} of the host protocol; this agent speaks {supported_versions}"
+        )
     try:
         check_slot_name(hello.key)
     except InvalidName as e:
@@ -213,11 +215,13 @@ def _check_hello(hello: Hello) -> None:
 
 def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
     """Returns a proxy class with the description and the powers of the hosted plugin's class."""
-    of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
-    calls = {name: _forward(name) for names in (PLUGIN_CALLS, *of_powers) for name in names}
+    calls_of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
+    call_functions = {
+        call_name: _forward(call_name) for call_names in (PLUGIN_CALLS, *calls_of_powers) for call_name in call_names
+    }
     if "health_watching" in hello.powers:
-        calls["watch_health"] = _watch_health
-    facts = {
+        call_functions["watch_health"] = _watch_health
+    class_attributes = {
         "key": DeviceName(hello.key),
         "version": hello.version,
         "verified_on": hello.verified_on,
@@ -226,7 +230,7 @@ def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
         "_is_program": is_program,
         "_options_schema": hello.options_schema,
     }
-    return type("HostedPlugin", (HostedPlugin,), {**facts, **calls})
+    return type("HostedPlugin", (HostedPlugin,), {**class_attributes, **call_functions})
 
 
 async def launch(
@@ -234,7 +238,7 @@ async def launch(
     settings_of: Callable[[str], Mapping[str, Any]],
     *,
     deadline_s: float,
-    ended: Callable[[str], None],
+    on_ended: Callable[[str], None],
     environment: Sequence[str] = (),
 ) -> HostedPlugin:
     """Starts a host and has it import a plugin; the caller calls ``init``.
@@ -244,7 +248,7 @@ async def launch(
             path of an executable that speaks the host protocol, which is then the host.
         settings_of: the settings for a plugin's key.
         deadline_s: for every call.
-        ended: called once with the reason when the process ends by itself, or is killed for what it does.
+        on_ended: called once with the reason when the process ends by itself, or is killed for what it does.
         environment: names of variables that it gets besides the usual ones.
 
     Raises TimeoutError if the import takes too long (nothing is left of it); PluginError, HostedCallFailed or
@@ -254,7 +258,7 @@ async def launch(
     is_executable = is_program(reference)
     if is_executable:
         check_program(reference)
-    host = HostProcess(reference, ended)
+    host = HostProcess(reference, on_ended)
     try:
         await host.start(host_environment(environment), reference if is_executable else "")
         path = () if is_executable else tuple(sys.path)

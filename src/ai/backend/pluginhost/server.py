@@ -30,7 +30,7 @@ from ai.backend.plugin.accelerator import (
     TerminationDeferred,
 )
 from ai.backend.plugin.accelerator.shapes import (
-    DIRECT,
+    DIRECT_CALLS,
     MAX_TEXT,
     SHAPES,
     Hello,
@@ -60,14 +60,14 @@ from ai.backend.pluginhost.protocol import (
 )
 from ai.backend.pluginhost.v1.loader import load_any_version
 
-_LAST_WORDS_S = 2.0
+_OUTPUT_DRAIN_S = 2.0
 _EMPTY_STATE = msgspec.msgpack.encode({})
 
 
 def serve(calls_fd: int, choices_fd: int) -> None:
     """Serves calls until the agent closes the socket or dies."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    threading.Thread(target=_end_with_the_agent, args=(calls_fd,), daemon=True).start()
+    threading.Thread(target=_end_on_agent_death, args=(calls_fd,), daemon=True).start()
     asyncio.run(_Host(socket.socket(fileno=calls_fd), choices_fd).run())
     # A thread that hangs in a vendor's library must not keep this process.
     sys.stdout.flush()
@@ -75,11 +75,11 @@ def serve(calls_fd: int, choices_fd: int) -> None:
     os._exit(0)
 
 
-def _end_with_the_agent(calls_fd: int) -> None:
-    watch = select.poll()
-    watch.register(calls_fd, select.POLLRDHUP | select.POLLHUP)
-    watch.poll()
-    time.sleep(_LAST_WORDS_S)
+def _end_on_agent_death(calls_fd: int) -> None:
+    poller = select.poll()
+    poller.register(calls_fd, select.POLLRDHUP | select.POLLHUP)
+    poller.poll()
+    time.sleep(_OUTPUT_DRAIN_S)
     os._exit(0)
 
 
@@ -102,11 +102,11 @@ class _Host:
                     task = self._tasks[frame.id] = asyncio.create_task(self._serve(frame))
                     task.add_done_callback(lambda _, call=frame.id: self._tasks.pop(call, None))  # type: ignore[misc]  # the id of this frame
                 case Cancel():
-                    if (running := self._tasks.get(frame.id)) is not None:
-                        running.cancel()
+                    if (running_task := self._tasks.get(frame.id)) is not None:
+                        running_task.cancel()
                 case Saved():
-                    if (waiting := self._saving.pop(frame.id, None)) is not None and not waiting.done():
-                        waiting.set_result(frame.error)
+                    if (save_future := self._saving.pop(frame.id, None)) is not None and not save_future.done():
+                        save_future.set_result(frame.error)
 
     @property
     def _plugin(self) -> AbstractComputePlugin:
@@ -118,30 +118,32 @@ class _Host:
         if not self._writer.is_closing():
             self._writer.write(pack(frame))
 
-    async def _serve(self, call: Call) -> None:
+    async def _serve(self, call_frame: Call) -> None:
         state: ManagedState | None = None
         try:
-            arguments = msgspec.msgpack.decode(call.arguments, type=SHAPES[call.method].arguments)
-            if call.method == "watch_health":
-                await self._stream_health(call.id)
+            arguments = msgspec.msgpack.decode(call_frame.arguments, type=SHAPES[call_frame.method].arguments)
+            if call_frame.method == "watch_health":
+                await self._stream_health(call_frame.id)
                 return
-            if call.method == "hook":
+            if call_frame.method == "hook":
                 (hook_call,) = arguments
                 state = ManagedState(
-                    msgspec.json.decode(hook_call.state.data), hook_call.state.version, saver=self._state_saver(call.id)
+                    msgspec.json.decode(hook_call.state.data),
+                    hook_call.state.version,
+                    saver=self._state_saver(call_frame.id),
                 )
-                work = self._call_hook(hook_call, state)
+                coroutine = self._call_hook(hook_call, state)
             else:
-                work = self._dispatch(call.method, arguments)
-            async with asyncio.timeout(call.deadline_s):
-                result = await work
-            encoded, stored = write_answer(call.method, result), _encoded_state(state)
+                coroutine = self._dispatch(call_frame.method, arguments)
+            async with asyncio.timeout(call_frame.deadline_s):
+                result = await coroutine
+            answer_bytes, encoded_state = write_answer(call_frame.method, result), _encode_state(state)
         except asyncio.CancelledError:
-            self._send(_failure(call.id, TimeoutError(), state))
+            self._send(_failure_frame(call_frame.id, TimeoutError(), state))
         except BaseException as e:  # noqa: BLE001  # SystemExit too: a plugin does not decide that its host ends
-            self._send(_failure(call.id, e, state))
+            self._send(_failure_frame(call_frame.id, e, state))
         else:
-            self._send(Answer(id=call.id, result=encoded, state=stored))
+            self._send(Answer(id=call_frame.id, result=answer_bytes, state=encoded_state))
         await self._drain()
 
     async def _drain(self) -> None:
@@ -151,7 +153,7 @@ class _Host:
             return
 
     async def _dispatch(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        if method in DIRECT:
+        if method in DIRECT_CALLS:
             return await getattr(self._plugin, method)(*arguments)
         host_method: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
         return await host_method(*arguments)
@@ -168,7 +170,9 @@ class _Host:
             key_is_slot_prefix=bool(cls.key_is_slot_prefix),
             capabilities=capabilities,
             powers=tuple(
-                name for name, protocol in POWERS.items() if getattr(capabilities, name) and issubclass(cls, protocol)
+                power_name
+                for power_name, protocol in POWERS.items()
+                if getattr(capabilities, power_name) and issubclass(cls, protocol)
             ),
             options_schema=None if options_schema is None else dict(options_schema),
         )
@@ -186,12 +190,12 @@ class _Host:
         await self._plugin.cleanup()
 
     async def _create_alloc_map(self) -> None:
-        first, self._choose = self._choose is None, allocator(await self._plugin.create_alloc_map())
-        if first:
-            sock = socket.socket(fileno=self._choices)
-            threading.Thread(target=serve_choices, args=(sock, self._present_choose), daemon=True).start()
+        is_first, self._choose = self._choose is None, allocator(await self._plugin.create_alloc_map())
+        if is_first:
+            choices_socket = socket.socket(fileno=self._choices)
+            threading.Thread(target=serve_choices, args=(choices_socket, self._current_allocator), daemon=True).start()
 
-    def _present_choose(self) -> Allocate:
+    def _current_allocator(self) -> Allocate:
         assert self._choose is not None
         return self._choose
 
@@ -217,60 +221,64 @@ class _Host:
 
     def _state_saver(self, call_id: int) -> Callable[[ManagedState], Awaitable[None]]:
         async def save(state: ManagedState) -> None:
-            stored = _encoded_state(state)
-            assert stored is not None
-            waiting = self._saving[call_id] = asyncio.get_running_loop().create_future()
-            self._send(Save(id=call_id, state=stored))
-            if error := await waiting:
+            encoded_state = _encode_state(state)
+            assert encoded_state is not None
+            saved_future = self._saving[call_id] = asyncio.get_running_loop().create_future()
+            self._send(Save(id=call_id, state=encoded_state))
+            if error := await saved_future:
                 raise PluginError(error)
 
         return save
 
     async def _stream_health(self, call_id: int) -> None:
-        changes: AsyncIterator[Any] = self._plugin.watch_health()  # type: ignore[attr-defined]  # only asked if it has the power
-        async for change in changes:
+        health_changes: AsyncIterator[Any] = self._plugin.watch_health()  # type: ignore[attr-defined]  # only asked if it has the power
+        async for change in health_changes:
             self._send(Item(id=call_id, value=write_answer("watch_health", change)))
             await self._drain()
         raise PluginError("the watch has ended")
 
 
-def _encoded_state(state: ManagedState | None) -> KeptState | None:
+def _encode_state(state: ManagedState | None) -> KeptState | None:
     """Encodes the managed state of a hook. Raises PluginError for a state that is not JSON, or too large."""
     if state is None:
         return None
     if not isinstance(state.data, dict) or not isinstance(state.version, int):
         raise PluginError("the plugin keeps a state that is not JSON: data is an object, version a number")
     try:
-        data = msgspec.json.encode(state.data)
+        state_bytes = msgspec.json.encode(state.data)
     except (TypeError, ValueError, RecursionError) as e:
         raise PluginError(f"the plugin keeps a state that is not JSON: {e}") from e
-    if len(data) > MANAGED_STATE_LIMIT:
-        raise PluginError(f"the state has {len(data)} bytes; {MANAGED_STATE_LIMIT} are allowed")
-    return KeptState(data=data, version=state.version)
+    if len(state_bytes) > MANAGED_STATE_LIMIT:
+        raise PluginError(f"the state has {len(state_bytes)} bytes; {MANAGED_STATE_LIMIT} are allowed")
+    return KeptState(data=state_bytes, version=state.version)
 
 
-def _failure(call_id: int, error: BaseException, state: ManagedState | None) -> Failure:
+def _failure_frame(call_id: int, error: BaseException, state: ManagedState | None) -> Failure:
     try:
-        stored = _encoded_state(state)
+        encoded_state = _encode_state(state)
     except PluginError:
-        stored = None
-    text = safe_message(error)
+        encoded_state = None
+    message = safe_message(error)
     match error:
         case BackendError():
             try:
-                data = msgspec.msgpack.encode(error.data)
+                error_data = msgspec.msgpack.encode(error.data)
             except (TypeError, ValueError, RecursionError):
-                data = _EMPTY_STATE
-            data = data if len(data) <= MANAGED_STATE_LIMIT else _EMPTY_STATE
-            return Failure(id=call_id, kind="backend", name=str(error.code), message=text, data=data, state=stored)
+                error_data = _EMPTY_STATE
+            error_data = error_data if len(error_data) <= MANAGED_STATE_LIMIT else _EMPTY_STATE
+            return Failure(
+                id=call_id, kind="backend", name=str(error.code), message=message, data=error_data, state=encoded_state
+            )
         case TerminationDeferred():
             retry_after = msgspec.msgpack.encode({"retry_after": waiting_time(error.retry_after)})
-            return Failure(id=call_id, kind="deferred", name="", message=text, data=retry_after, state=stored)
-        case TimeoutError() if not text:
-            return Failure(id=call_id, kind="deadline", name="", message="", state=stored)
+            return Failure(id=call_id, kind="deferred", name="", message=message, data=retry_after, state=encoded_state)
+        case TimeoutError() if not message:
+            return Failure(id=call_id, kind="deadline", name="", message="", state=encoded_state)
         case InvalidResponse():
-            return Failure(id=call_id, kind="nonsense", name="", message=text, state=stored)
-    if place := place_of(error):
-        text = f"{text} ({place})"
-    trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
-    return Failure(id=call_id, kind="other", name=type(error).__name__, message=text, trace=trace, state=stored)
+            return Failure(id=call_id, kind="nonsense", name="", message=message, state=encoded_state)
+    if code_place := place_of(error):
+        message = f"{message} ({code_place})"
+    traceback_text = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
+    return Failure(
+        id=call_id, kind="other", name=type(error).__name__, message=message, trace=traceback_text, state=encoded_state
+    )

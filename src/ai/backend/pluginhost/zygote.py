@@ -35,8 +35,9 @@ _MAX_REQUEST_BYTES = 8192
 
 
 class Zygote:
-    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the socket's other end is closed, as it is however
-    the agent dies, and no host is left.
+    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left.
+
+    The kernel closes the agent's end however the agent dies.
     """
 
     def __init__(self, requests: socket.socket) -> None:
@@ -74,10 +75,10 @@ class Zygote:
 
     def _take_request(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._requests, _MAX_REQUEST_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+            request_bytes, fds, _, _ = socket.recv_fds(self._requests, _MAX_REQUEST_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return False
-        request, _, program = data.partition(b"\0")
+        request, _, program = request_bytes.partition(b"\0")
         if request != REQUEST:
             return False
         calls_fd, choices_fd, output_fd, life_fd = fds
@@ -124,10 +125,12 @@ class Zygote:
 
     def _report_ends(self) -> None:
         for life_fd in list(self._unreported):
-            ended = os.waitid(os.P_PID, self._hosts[life_fd], os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is not None:
+            exit_info = os.waitid(os.P_PID, self._hosts[life_fd], os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if exit_info is not None:
                 self._unreported.discard(life_fd)
-                _send_number(life_fd, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+                _send_number(
+                    life_fd, exit_info.si_status if exit_info.si_code == os.CLD_EXITED else -exit_info.si_status
+                )
         for life_fd in self._to_reap - self._unreported:
             os.waitpid(self._hosts.pop(life_fd), 0)
             self._to_reap.discard(life_fd)
@@ -137,10 +140,10 @@ class Zygote:
         """Kills the processes that ended hosts have left, except those that may outlive them. Returns True if any still
         runs.
         """
-        hosts = {os.getpid(), *self._hosts.values()}
-        orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts and not _outlives(pid)]
-        proc.send(orphans, signal.SIGKILL)
-        return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphans)
+        own_pids = {os.getpid(), *self._hosts.values()}
+        orphan_pids = [pid for pid in proc.children(os.getpid()) if pid not in own_pids and not _outlives(pid)]
+        proc.send(orphan_pids, signal.SIGKILL)
+        return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphan_pids)
 
 
 def _outlives(pid: int) -> bool:

@@ -50,11 +50,11 @@ def complete(text_before_cursor: str, namespace: Dict[str, Any]) -> List[bytes]:
     return _sorted_matches(attributes, f"{owner_name}.{prefix}")
 
 
-def _sorted_matches(names: List[str], prefix: str) -> List[bytes]:
+def _sorted_matches(dotted_names: List[str], prefix: str) -> List[bytes]:
     wants_private = prefix.rpartition(".")[2].startswith("_")
     matches = {
-        name
-        for name in names
-        if name.startswith(prefix) and (wants_private or not name.rpartition(".")[2].startswith("_"))
+        dotted_name
+        for dotted_name in dotted_names
+        if dotted_name.startswith(prefix) and (wants_private or not dotted_name.rpartition(".")[2].startswith("_"))
     }
-    return [name.encode("utf-8", "replace") for name in sorted(matches)[:MAX_MATCHES]]
+    return [dotted_name.encode("utf-8", "replace") for dotted_name in sorted(matches)[:MAX_MATCHES]]

@@ -97,8 +97,8 @@ class Console:
         if len(text) > free_chars:
             self._dropped[stream] += len(text) - free_chars
             text = text[:free_chars]
-        for start in range(0, len(text), _PIECE_CHARS):
-            self._append(stream, text[start : start + _PIECE_CHARS])
+        for piece_start in range(0, len(text), _PIECE_CHARS):
+            self._append(stream, text[piece_start : piece_start + _PIECE_CHARS])
 
     def add_rich(self, kind: str, rich_value: Any, size_chars: int) -> None:
         """Adds a media, html or log item of `size_chars` characters; replaces an item without room by a stderr line."""
@@ -114,28 +114,28 @@ class Console:
 
     def take_items(self) -> List[List[Any]]:
         """Removes and returns console items for one frame, oldest first; [] if there are no items."""
-        items: List[List[Any]] = []
+        frame_items: List[List[Any]] = []
         frame_bytes = 0
         while self._next < len(self._items):
             item = self._items[self._next]
-            if items and frame_bytes + item.size > MAX_FRAME_BYTES:
+            if frame_items and frame_bytes + item.size > MAX_FRAME_BYTES:
                 break
             self._next += 1
             frame_bytes += item.size
             if item.pieces:
                 self._unsent[item.kind] -= item.chars
-                items.append([item.kind, "".join(item.pieces)])
+                frame_items.append([item.kind, "".join(item.pieces)])
             else:
                 self._unsent_rich_chars -= item.size
-                items.append([item.kind, item.value])
+                frame_items.append([item.kind, item.value])
         if self._next == len(self._items) or self._next > 1024:
             del self._items[: self._next]
             self._next = 0
-        return items
+        return frame_items
 
     def take_dropped(self) -> Dict[str, int]:
         """Removes and returns the counts of dropped characters by stream, without zeros."""
-        dropped = {stream: count for stream, count in self._dropped.items() if count}
+        dropped = {stream: dropped_chars for stream, dropped_chars in self._dropped.items() if dropped_chars}
         for stream in dropped:
             self._dropped[stream] = 0
         return dropped

@@ -116,8 +116,8 @@ class Home:
         entries: List[Dict[str, Any]] = []
         is_truncated = False
         try:
-            with os.scandir(folder_fd) as scan:
-                for dir_entry in scan:
+            with os.scandir(folder_fd) as directory_scan:
+                for dir_entry in directory_scan:
                     if len(entries) >= MAX_LISTED_ENTRIES:
                         is_truncated = True
                         break
@@ -167,9 +167,9 @@ class Home:
             raise FileError("invalid", "a path is text without NUL")
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise FileError("invalid", "the path is too long")
-        resolved = os.path.normpath(os.path.join(self._home, path))
+        resolved_path = os.path.normpath(os.path.join(self._home, path))
         if allow_home:
-            resolved = os.path.realpath(resolved)
+            resolved_path = os.path.realpath(resolved_path)
         else:
             if path.endswith("/"):
                 raise FileError("invalid", "a file name must not end with a slash")
@@ -178,15 +178,15 @@ class Home:
             if last_name in ("", ".", ".."):
                 raise FileError("invalid", "the path names no file")
             folder_path = folder_path or ("/" if path.startswith("/") else "")
-            resolved = os.path.join(os.path.realpath(os.path.join(self._home, folder_path)), last_name)
-        if resolved == self._home:
+            resolved_path = os.path.join(os.path.realpath(os.path.join(self._home, folder_path)), last_name)
+        if resolved_path == self._home:
             if allow_home:
                 return [], "."
             raise FileError("invalid", "the path names the home itself")
         home_prefix = self._home.rstrip("/") + "/"
-        if not resolved.startswith(home_prefix):
+        if not resolved_path.startswith(home_prefix):
             raise FileError("denied", "the path leads out of the home directory")
-        path_names = resolved[len(home_prefix) :].split("/")
+        path_names = resolved_path[len(home_prefix) :].split("/")
         if len(path_names) > MAX_DEPTH:
             raise FileError("invalid", "the path is too deep")
         return path_names[:-1], path_names[-1]

@@ -32,7 +32,7 @@ class ImageBootstrap:
         try:
             self._pid = process.spawn(argv, process.common_environment(home), home, stdio_fds)
         except OSError as e:
-            self._fail(f"cannot be started: {e}")
+            self._report_failure(f"cannot be started: {e}")
             return
         self.is_running = True
         self._loop.call_later(TIMEOUT_S, self._on_timeout)
@@ -44,17 +44,17 @@ class ImageBootstrap:
         self._pid = 0
         exit_code = process.exit_of(wait_status)[0]
         if exit_code:
-            self._fail(f"ended with code {exit_code}")
+            self._report_failure(f"ended with code {exit_code}")
         self._finish()
         return True
 
-    def _fail(self, event: str) -> None:
+    def _report_failure(self, event: str) -> None:
         self.problem = f"the image's {self._script_path} {event}"
         self._outbox.warn(self.problem)
 
     def _on_timeout(self) -> None:
         if self.is_running:
-            self._fail(f"has not returned within {TIMEOUT_S:g} s: the session goes on without it")
+            self._report_failure(f"has not returned within {TIMEOUT_S:g} s: the session goes on without it")
             self._finish()
 
     def _finish(self) -> None:

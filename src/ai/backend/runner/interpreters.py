@@ -283,8 +283,8 @@ _PROGRAMS = {
 
 def _program_argv(runtime: str) -> Tuple[str, ...]:
     """Returns the command of a runtime's interpreter with our program; empty if the image has no such interpreter."""
-    name, options, file_name = _PROGRAMS.get(runtime, ("", (), ""))
-    path = process.find_executable(name) if name else None
+    program_name, options, file_name = _PROGRAMS.get(runtime, ("", (), ""))
+    path = process.find_executable(program_name) if program_name else None
     if path is None or (runtime == "java" and process.find_executable("jshell") is None):
         return ()
     return (path, *options, os.path.join(os.path.dirname(__file__), file_name))

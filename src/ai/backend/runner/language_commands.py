@@ -83,8 +83,8 @@ def snippet_steps(runtime: str, folder: str, code: str) -> List[Tuple[str, str]]
 
     code = f'#line 1 "<input>"\n{code}\n'
     if not re.search(r"\bmain\s*\(", code):
-        headers = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS) if runtime == "c" else _CPP_HEADER
-        code = f"{headers}int main(void) {{\n{code}return 0;\n}}\n"
+        include_lines = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS) if runtime == "c" else _CPP_HEADER
+        code = f"{include_lines}int main(void) {{\n{code}return 0;\n}}\n"
     source_path, program_path = os.path.join(folder, f"main.{runtime}"), os.path.join(folder, "main")
     with open(source_path, "w", encoding="utf-8", errors="replace") as file:
         file.write(code)
@@ -100,17 +100,17 @@ def _go_program(code: str) -> str:
     if re.search(r"^package ", code, re.M):
         return code
     named_packages = [name for name in _GO_PACKAGES if re.search(r"\b%s\." % name, code)]
-    imports = "".join(f'import "{name}"; ' for name in named_packages)
-    body = code if re.search(r"^func main\(", code, re.M) else f"func main() {{\n//line <input>:1\n{code}\n}}"
-    return f"package main\n{imports}\n//line <input>:1\n{body}\n"
+    import_lines = "".join(f'import "{name}"; ' for name in named_packages)
+    program_body = code if re.search(r"^func main\(", code, re.M) else f"func main() {{\n//line <input>:1\n{code}\n}}"
+    return f"package main\n{import_lines}\n//line <input>:1\n{program_body}\n"
 
 
 def compiler(runtime: str) -> str:
     """Returns the name of an installed C or C++ compiler. If none is installed, returns the usual name, so that the
     shell reports the error.
     """
-    names = _COMPILERS[runtime]
-    return quote(process.find_executable(*names) or names[0])
+    compiler_names = _COMPILERS[runtime]
+    return quote(process.find_executable(*compiler_names) or compiler_names[0])
 
 
 def quote(text: str) -> str:

@@ -23,9 +23,15 @@ class Flags(tuple):  # type: ignore[type-arg]  # its type is not subscriptable o
     names: Any = ()
 
     def __new__(cls, real_flags: Iterable[Any]) -> Flags:  # noqa: PYI034  # Self is not in the library of Python 3.8
-        cls.names = [field.partition("=")[0] for field in repr(real_flags).partition("(")[2].rstrip(")").split(", ")]
+        cls.names = [
+            flag_text.partition("=")[0] for flag_text in repr(real_flags).partition("(")[2].rstrip(")").split(", ")
+        ]
         return super().__new__(
-            cls, [type(flag)(0) if name in _RUNNER_ONLY_FLAGS else flag for name, flag in zip(cls.names, real_flags)]
+            cls,
+            [
+                type(flag_value)(0) if name in _RUNNER_ONLY_FLAGS else flag_value
+                for name, flag_value in zip(cls.names, real_flags)
+            ],
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -60,11 +66,11 @@ class NewFolderFinder:
         return PathFinder.find_spec(module_name, None, target)
 
 
-def _run_site(step: Callable[[Any], None]) -> None:
+def _run_site(site_step: Callable[[Any], None]) -> None:
     try:
         import site
 
-        step(site)
+        site_step(site)
     except BaseException:  # noqa: BLE001  # foreign code, and the user's other packages work without it
         sys.excepthook(*sys.exc_info())
 

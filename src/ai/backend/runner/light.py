@@ -43,14 +43,14 @@ def _c_json() -> Tuple[Callable[..., str], Callable[[bytes | bytearray], Any]]:
         parse_float, parse_int = float, int
         parse_constant = {"-Infinity": float("-inf"), "Infinity": float("inf"), "NaN": float("nan")}.__getitem__
 
-    def refuse(value: object) -> Any:
+    def refuse_value(value: object) -> Any:
         raise TypeError(f"{type(value).__name__} is not a JSON type")
 
-    def encoder(encode_text: Callable[[str], str]) -> Callable[[Any, int], Tuple[str, ...]]:
-        return _json.make_encoder(None, refuse, encode_text, None, ":", ",", False, False, True)
+    def make_encoder(encode_text: Callable[[str], str]) -> Callable[[Any, int], Tuple[str, ...]]:
+        return _json.make_encoder(None, refuse_value, encode_text, None, ":", ",", False, False, True)
 
     scan = _json.make_scanner(Context)  # type: ignore[arg-type]  # the stub asks for another scanner
-    encode_ascii, encode_unicode = encoder(_json.encode_basestring_ascii), encoder(_json.encode_basestring)
+    encode_ascii, encode_unicode = make_encoder(_json.encode_basestring_ascii), make_encoder(_json.encode_basestring)
 
     def dumps_compactly(value: Any, *, ensure_ascii: bool = True) -> str:
         return "".join((encode_ascii if ensure_ascii else encode_unicode)(value, 0))

@@ -43,5 +43,7 @@ def snapshot(folder: str) -> Snapshot:
 
 def changes(snapshot_before: Snapshot, snapshot_after: Snapshot) -> List[Dict[str, Any]]:
     """Returns the files that differ in two snapshots as `{"name", "size"}`, sorted; at most `MAX_REPORTED_FILES`."""
-    changed_names = sorted(name for name, facts in snapshot_after.items() if snapshot_before.get(name) != facts)
+    changed_names = sorted(
+        name for name, file_facts in snapshot_after.items() if snapshot_before.get(name) != file_facts
+    )
     return [{"name": name, "size": snapshot_after[name][1]} for name in changed_names[:MAX_REPORTED_FILES]]

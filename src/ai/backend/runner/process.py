@@ -81,14 +81,14 @@ def reexecute_child(inherited_fds: Sequence[int], home: str) -> None:
 
 def common_environment(home: str) -> Dict[str, str]:
     """Returns the environment that the spec promises to every command; values of the agent take precedence."""
-    env = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
-    env.update(os.environ)
+    environment = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
+    environment.update(os.environ)
     user_programs = os.path.join(home, ".local/bin")
-    search_path = env.get("PATH") or os.defpath
+    search_path = environment.get("PATH") or os.defpath
     if user_programs not in search_path.split(os.pathsep):  # what `pip install --user` installs (spec 03-01:603)
-        env["PATH"] = user_programs + os.pathsep + search_path
-    env.update({"HOME": home, "LOCAL_USER_ID": str(os.getuid()), "LOCAL_GROUP_ID": str(os.getgid())})
-    return env
+        environment["PATH"] = user_programs + os.pathsep + search_path
+    environment.update({"HOME": home, "LOCAL_USER_ID": str(os.getuid()), "LOCAL_GROUP_ID": str(os.getgid())})
+    return environment
 
 
 def detach_child() -> None:

@@ -123,13 +123,15 @@ def _can_inspect() -> bool:
 
 def waits_for(pid: int, pipe_inode: int) -> bool:
     """Returns True if a thread of the process `pid` or of its descendants waits for data of the pipe."""
-    calls = _CALLS_BY_MACHINE[os.uname().machine]
+    call_by_number = _CALLS_BY_MACHINE[os.uname().machine]
     for folder in _task_folders(pid):
         try:
             with open(folder + "/syscall", "rb") as file:
-                words = file.read(256).split()
-            call = calls.get(int(words[0])) if len(words) > 2 else None
-            if call is not None and _reads_pipe(folder, call, [int(word, 16) for word in words[1:4]], pipe_inode):
+                syscall_words = file.read(256).split()
+            wait_call = call_by_number.get(int(syscall_words[0])) if len(syscall_words) > 2 else None
+            if wait_call is not None and _reads_pipe(
+                folder, wait_call, [int(argument_text, 16) for argument_text in syscall_words[1:4]], pipe_inode
+            ):
                 return True
         except (OSError, ValueError):
             continue  # it has ended, or belongs to somebody else
@@ -139,13 +141,13 @@ def waits_for(pid: int, pipe_inode: int) -> bool:
 def _task_folders(pid: int) -> Iterator[str]:
     """Yields the folder in /proc of each thread of a process and of its descendants."""
     pending_pids = [str(pid)]
-    for process_id in pending_pids:
+    for pending_pid in pending_pids:
         try:
-            thread_ids = os.listdir(f"/proc/{process_id}/task")
+            thread_ids = os.listdir(f"/proc/{pending_pid}/task")
         except OSError:
             continue
         for thread_id in thread_ids:
-            folder = f"/proc/{process_id}/task/{thread_id}"
+            folder = f"/proc/{pending_pid}/task/{thread_id}"
             yield folder
             try:
                 with open(folder + "/children", encoding="ascii") as file:
@@ -154,11 +156,11 @@ def _task_folders(pid: int) -> Iterator[str]:
                 continue
 
 
-def _reads_pipe(folder: str, call: str, arguments: List[int], pipe_inode: int) -> bool:
-    fds = [arguments[0]] if call == "read" else _waited_fds(folder, call, arguments)
-    target = f"pipe:[{pipe_inode}]"
-    names = [_link_target(f"{folder}/fd/{fd}") for fd in fds]
-    return target in names and not any(name.startswith("socket:") for name in names)
+def _reads_pipe(folder: str, wait_call: str, call_arguments: List[int], pipe_inode: int) -> bool:
+    fds = [call_arguments[0]] if wait_call == "read" else _waited_fds(folder, wait_call, call_arguments)
+    pipe_link = f"pipe:[{pipe_inode}]"
+    link_targets = [_link_target(f"{folder}/fd/{fd}") for fd in fds]
+    return pipe_link in link_targets and not any(name.startswith("socket:") for name in link_targets)
 
 
 def _link_target(path: str) -> str:
@@ -168,18 +170,21 @@ def _link_target(path: str) -> str:
         return ""
 
 
-def _waited_fds(folder: str, call: str, arguments: List[int]) -> List[int]:
+def _waited_fds(folder: str, wait_call: str, call_arguments: List[int]) -> List[int]:
     """Returns the descriptors that a thread waits for in poll, select or epoll_wait."""
-    if call == "epoll":
-        with open(f"{folder}/fdinfo/{arguments[0]}", encoding="ascii") as file:
+    if wait_call == "epoll":
+        with open(f"{folder}/fdinfo/{call_arguments[0]}", encoding="ascii") as file:
             return [int(line.split()[1]) for line in file if line.startswith("tfd:")]
-    address, count = arguments[:2] if call == "poll" else (arguments[1], arguments[0])
-    if not address or count > _MAX_WAITED_FDS:
+    address, entry_count = call_arguments[:2] if wait_call == "poll" else (call_arguments[1], call_arguments[0])
+    if not address or entry_count > _MAX_WAITED_FDS:
         return []
     with open(f"{folder}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
-        if call == "poll":
-            entries = memory.read(8 * count)
-            return [int.from_bytes(entries[at : at + 4], "little", signed=True) for at in range(0, len(entries), 8)]
-        bits = int.from_bytes(memory.read((count + 7) // 8), "little")
-    return [fd for fd in range(count) if bits >> fd & 1]
+        if wait_call == "poll":
+            entry_bytes = memory.read(8 * entry_count)
+            return [
+                int.from_bytes(entry_bytes[entry_offset : entry_offset + 4], "little", signed=True)
+                for entry_offset in range(0, len(entry_bytes), 8)
+            ]
+        fd_bits = int.from_bytes(memory.read((entry_count + 7) // 8), "little")
+    return [fd for fd in range(entry_count) if fd_bits >> fd & 1]

@@ -52,26 +52,26 @@ class Program:
     def start(self, argv: List[str], environment: Dict[str, str], folder: str, size: Tuple[int, int]) -> None:
         """Starts the program. Raises OSError if no terminal, pipe or process is available."""
         if self._has_terminal:
-            own_fd, child_fd = os.openpty()
+            master_fd, child_fd = os.openpty()
             fcntl.ioctl(child_fd, termios.TIOCSWINSZ, pack_window_size(*size))
-            own_fds, child_fds = [own_fd], [child_fd, child_fd, child_fd]
-            self._input_fd, self._output_fds = own_fd, {own_fd: "stdout"}
+            parent_fds, child_fds = [master_fd], [child_fd, child_fd, child_fd]
+            self._input_fd, self._output_fds = master_fd, {master_fd: "stdout"}
         else:
             pipes = [os.pipe() for _ in range(3)]
-            own_fds = [pipes[0][1], pipes[1][0], pipes[2][0]]
+            parent_fds = [pipes[0][1], pipes[1][0], pipes[2][0]]
             child_fds = [pipes[0][0], pipes[1][1], pipes[2][1]]
-            self._input_fd, self._output_fds = own_fds[0], {own_fds[1]: "stdout", own_fds[2]: "stderr"}
+            self._input_fd, self._output_fds = parent_fds[0], {parent_fds[1]: "stdout", parent_fds[2]: "stderr"}
         try:
             stdio_fds = (child_fds[0], child_fds[1], child_fds[2])
             self.pid = process.spawn(argv, environment, folder, stdio_fds, has_terminal=self._has_terminal)
         except OSError:
-            for fd in own_fds:
+            for fd in parent_fds:
                 os.close(fd)
             raise
         finally:
             for fd in set(child_fds):
                 os.close(fd)
-        for fd in own_fds:
+        for fd in parent_fds:
             os.set_blocking(fd, False)
         self._watch()
 
@@ -85,7 +85,7 @@ class Program:
         self._write_input()
         self._watch()
 
-    def taken(self, count: int) -> None:
+    def allow_output(self, count: int) -> None:
         """Allows the program to send `count` more bytes of output."""
         self._untaken_bytes = max(0, self._untaken_bytes - count)
         self._watch()
@@ -170,9 +170,9 @@ class Program:
         is_at_end = False
         try:
             while self._untaken_bytes + len(output_bytes) < WINDOW_BYTES and len(output_bytes) < _READ_BYTES:
-                piece = os.read(fd, _READ_BYTES)
-                output_bytes += piece
-                if not piece:
+                chunk = os.read(fd, _READ_BYTES)
+                output_bytes += chunk
+                if not chunk:
                     is_at_end = True
                     break
         except BlockingIOError:
@@ -205,18 +205,18 @@ class Programs:
     def start(self, message: Message) -> None:
         """Handles `program-start`: replies once the program's process exists. Raises ValueError, OSError."""
         name, argv, variables = message["id"], message.get("argv") or [], message.get("env") or {}
-        texts = [name, *argv, *variables, *variables.values()]
-        if not name or not all(isinstance(text, str) and "\0" not in text for text in texts):
+        all_texts = [name, *argv, *variables, *variables.values()]
+        if not name or not all(isinstance(text, str) and "\0" not in text for text in all_texts):
             raise ValueError("id, argv and env are texts without NUL")
         if name in self._running or len(self._running) >= MAX_PROGRAMS:
             raise ValueError(f"more than {MAX_PROGRAMS} programs, or {name[:128]!r} runs already")
-        size = check_size(message.get("rows", 24), message.get("cols", 80))
+        terminal_size = check_size(message.get("rows", 24), message.get("cols", 80))
         program = Program(self, name, message.get("tty") is True)
         environment = {**self._terminals.environment(), **variables}
         folder = os.path.join(self._terminals.home, str(message.get("cwd") or ""))
         if not os.path.isdir(folder):
             raise ValueError(f"there is no folder {folder[:256]}")
-        program.start(argv or self._terminals.shell, environment, folder, size)
+        program.start(argv or self._terminals.shell, environment, folder, terminal_size)
         self._running[name] = program
         self.outbox.reply(message, {})
 
@@ -229,7 +229,7 @@ class Programs:
         if message_type == "program-input":
             program.feed(from_base64(message["data"]), message.get("last") is True)
         elif message_type == "program-taken":
-            program.taken(int(message["bytes"]))
+            program.allow_output(int(message["bytes"]))
         elif message_type == "program-resize":
             program.resize(*check_size(message["rows"], message["cols"]))
         elif message_type == "program-signal" and message["signal"] in _SIGNALS:
@@ -241,8 +241,8 @@ class Programs:
     def ended(self, program: Program, exit_code: int, signal_number: Optional[int]) -> None:
         """Reports a program's end to the agent."""
         if self._running.pop(program.name, None) is not None:
-            ended = {"t": "program-ended", "id": program.name, "exitCode": exit_code, "signal": signal_number}
-            self.outbox.send(ended)
+            end_message = {"t": "program-ended", "id": program.name, "exitCode": exit_code, "signal": signal_number}
+            self.outbox.send(end_message)
 
     def child_died(self, pid: int, wait_status: int) -> bool:
         """Handles the end of a program; returns False if `pid` is no program."""

@@ -199,8 +199,8 @@ class Interpreter:
                 traceback_text[: MAX_TRACEBACK_CHARS // 2] + "\n  [...]\n" + traceback_text[-MAX_TRACEBACK_CHARS // 2 :]
             )
         if traceback_text:
-            texts = [traceback_text, type.__getattribute__(type(error), "__name__"), *_argument_texts(error)]
-            self.link.send(b"E", *[text.encode("utf-8", "backslashreplace") for text in texts])
+            report_texts = [traceback_text, type.__getattribute__(type(error), "__name__"), *_argument_texts(error)]
+            self.link.send(b"E", *[report_text.encode("utf-8", "backslashreplace") for report_text in report_texts])
 
 
 def _argument_texts(error: BaseException) -> List[str]:

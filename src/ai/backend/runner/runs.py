@@ -60,9 +60,9 @@ class Run:
 
     def end_phase(self) -> None:
         """Records the time at which the present part of the run ends, if a part is under way."""
-        name, started = self.phase
+        name, started_at = self.phase
         if name:
-            self.phases.append([name, started, time.time()])
+            self.phases.append([name, started_at, time.time()])
             self.phase = ("", 0.0)
 
 
@@ -99,7 +99,7 @@ class Runner:
             return
         if (
             len(self._queue) >= MAX_QUEUED_RUNS
-            or sum(queued.size for queued in self._queue) + run.size > MAX_QUEUED_CHARS
+            or sum(queued_run.size for queued_run in self._queue) + run.size > MAX_QUEUED_CHARS
         ):
             self._report_finished(run, -1, "queue-full", None, [])
             return

@@ -110,9 +110,9 @@ class Services:
     ) -> None:
         """Replies when a service that the user or the image starts listens on its port, or at the timeout."""
         name, protocol, ports = _parse_declaration(request)
-        state = self._describe_passive(name, protocol, ports, definition)
-        if state["status"] == "running" or time.monotonic() > deadline:
-            self._outbox.reply(request, state)
+        service_state = self._describe_passive(name, protocol, ports, definition)
+        if service_state["status"] == "running" or time.monotonic() > deadline:
+            self._outbox.reply(request, service_state)
             return
         next_delay_s = min(2 * delay_s, _MAX_PORT_CHECK_S)
         self._loop.call_later(delay_s, lambda: self._await_passive_service(request, definition, deadline, next_delay_s))
@@ -160,8 +160,10 @@ class Services:
         kit_path = request.get("kit")
         if not kit_path and request.get("t") == "service-list" and name in INTRINSIC_URL_TEMPLATES:
             return offered_definition(name)
-        paths = [str(request.get(field) or "") for field in ("runtime_path", "service_path")]
-        return builtin_definition(name, self._runtime, kit_path if isinstance(kit_path, str) else None, *paths)
+        interpreter_paths = [str(request.get(field_name) or "") for field_name in ("runtime_path", "service_path")]
+        return builtin_definition(
+            name, self._runtime, kit_path if isinstance(kit_path, str) else None, *interpreter_paths
+        )
 
     # ---- a start
 
@@ -222,7 +224,7 @@ class Services:
         """Checks repeatedly until the service listens on its port or the start times out."""
         if service.status != "starting":
             return
-        if not service.ports or _listens(service):
+        if not service.ports or _is_listening(service):
             service.status = "running"
             waiting_requests, service.start_requests = service.start_requests, []
             for request in waiting_requests:
@@ -242,12 +244,14 @@ class Services:
         service.timer = self._loop.call_later(delay_s, lambda: self._await_port(service, next_delay_s))
 
     def _fail_start(self, service: Service, reason: str) -> None:
-        tail = service.output_tail.decode("utf-8", "replace").strip()
+        output_tail = service.output_tail.decode("utf-8", "replace").strip()
         service.status, service.reason = "failed", reason
         waiting_requests, service.start_requests = service.start_requests, []
-        text = f"the service {service.name} could not be started: {reason}" + (f"\n{tail}" if tail else "")
+        failure_text = f"the service {service.name} could not be started: {reason}" + (
+            f"\n{output_tail}" if output_tail else ""
+        )
         for request in waiting_requests:
-            self._outbox.refuse(request, "failed", text)
+            self._outbox.refuse(request, "failed", failure_text)
 
     # ---- output and end
 
@@ -323,7 +327,7 @@ class Services:
         """Returns True if the service runs; detects a service in the background by its port only."""
         if service.status != "running" or service.is_stopping:
             return False
-        if not service.pid and service.ports and not _listens(service):
+        if not service.pid and service.ports and not _is_listening(service):
             service.status, service.reason, service.ports, service.group = "stopped", None, [], 0
             return False
         return True
@@ -386,7 +390,7 @@ def _free_ports(count: int) -> List[int]:
             bound_socket.close()
 
 
-def _listens(service: Service) -> bool:
+def _is_listening(service: Service) -> bool:
     if service.socket_path:
         return os.path.exists(service.socket_path)
     return service.ports[0] in _listening_ports()
@@ -398,10 +402,10 @@ def _listening_ports() -> Set[int]:
     for table_path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table_path, encoding="ascii") as file:
-                lines = file.read().splitlines()[1:]
+                socket_lines = file.read().splitlines()[1:]
         except OSError:
             continue  # no such protocol here
-        for line in lines:
+        for line in socket_lines:
             _, local_address, _, tcp_state = line.split(None, 4)[:4]
             if tcp_state == _TCP_STATE_LISTEN:
                 ports.add(int(local_address.rpartition(":")[2], 16))

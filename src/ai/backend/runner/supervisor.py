@@ -242,10 +242,10 @@ class Supervisor:
         if active_run is None:
             return
         while ignores_limit or self._channel.unsent < HIGH_WATER_BYTES:
-            items = self._console.take_items()
-            if not items:
+            console_items = self._console.take_items()
+            if not console_items:
                 break
-            self._outbox.send({"t": "console", "id": active_run.id, "items": items})
+            self._outbox.send({"t": "console", "id": active_run.id, "items": console_items})
         else:
             return
         for stream, dropped_chars in self._console.take_dropped().items():

@@ -66,8 +66,10 @@ class DiskGuard:
         """Checks periodically until cancelled. A check that fails is logged and does not stop the others."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
-            limited = [record for record in self.living_records() if record.home_bytes is not None]
-            checks: list[Callable[[], Awaitable[None]]] = [partial(self._check_home, record) for record in limited]
+            limited_records = [record for record in self.living_records() if record.home_bytes is not None]
+            checks: list[Callable[[], Awaitable[None]]] = [
+                partial(self._check_home, record) for record in limited_records
+            ]
             for check in (*checks, self._check_disk):
                 try:
                     await check()
@@ -94,8 +96,8 @@ class DiskGuard:
         """
         records = list(self.living_records())
         pids_by_key = {record.key: await self.pids_of(record.key) for record in records}
-        since = self._room_at - _CLOCK_STEP_S
-        growths = await asyncio.to_thread(growth_by_workload, records, pids_by_key, self.homes_directory, since)
+        since_time = self._room_at - _CLOCK_STEP_S
+        growths = await asyncio.to_thread(growth_by_workload, records, pids_by_key, self.homes_directory, since_time)
         reserve_bytes = await asyncio.to_thread(
             disk_space.needed_bytes, self.homes_directory, self.settings.reserved_bytes
         )
@@ -130,23 +132,29 @@ def growth_by_workload(
     growths: dict[WorkloadKey, Growth] = {}
     for record in records:
         pids = pids_by_key[record.key]
-        own_files = [disk_space.recent_files(Path(path), device, since) for path in record.own_directories()]
-        home_bytes = sum(sum(bytes_by_inode.values()) for bytes_by_inode in own_files)
+        own_file_sizes = [disk_space.recent_files(Path(path), device, since) for path in record.own_directories()]
+        home_bytes = sum(sum(bytes_by_inode.values()) for bytes_by_inode in own_file_sizes)
         folder_bytes = 0
         for source in record.writable_sources:
             bytes_by_inode = files_by_source[source]
-            owners = {other.labels.get(OWNER_LABEL) for other in records if _shares(other, source)}
+            owners = {
+                other_record.labels.get(OWNER_LABEL)
+                for other_record in records
+                if _has_overlapping_source(other_record, source)
+            }
             if len(owners) > 1:
                 written_inodes = disk_space.open_inodes(pids, device)
-                bytes_by_inode = {inode: size for inode, size in bytes_by_inode.items() if inode in written_inodes}
+                bytes_by_inode = {
+                    inode: size_bytes for inode, size_bytes in bytes_by_inode.items() if inode in written_inodes
+                }
             folder_bytes += sum(bytes_by_inode.values())
         home_bytes += disk_space.unlinked_bytes(pids, homes_directory)
         growths[record.key] = Growth(home=home_bytes, folders=folder_bytes)
     return growths
 
 
-def _shares(record: WorkloadRecord, source: str) -> bool:
+def _has_overlapping_source(record: WorkloadRecord, source: str) -> bool:
     return any(
-        other == source or other.startswith(source + "/") or source.startswith(other + "/")
-        for other in record.writable_sources
+        other_source == source or other_source.startswith(source + "/") or source.startswith(other_source + "/")
+        for other_source in record.writable_sources
     )

@@ -99,7 +99,7 @@ def test_no_session_is_shown_others_or_the_platform(tmp_path: Path, source: str)
     given = str(tmp_path) + source if source.startswith(("/data", "/link")) else source
     config = WorkloadConfig(mounts=(Mount(source=given, target="/x"),))
     with pytest.raises(ValueError, match="would show other sessions or the platform itself"):
-        check_config(config, hidden=[str(tmp_path / "data")])
+        check_config(config, hidden_paths=[str(tmp_path / "data")])
     above = WorkloadConfig(mounts=(Mount(source=str(tmp_path), target="/x"),))
     with pytest.raises(ValueError, match="would show"):
-        check_config(above, hidden=[str(tmp_path / "data")])
+        check_config(above, hidden_paths=[str(tmp_path / "data")])

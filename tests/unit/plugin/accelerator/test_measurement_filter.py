@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.accelerator.responses import KEYS_LIMIT, PER_ANSWER_LIMIT, MeasurementFilter
+from ai.backend.plugin.accelerator.responses import MAX_MEASUREMENTS, MAX_METRIC_KEYS, MeasurementFilter
 
 
 def _m(**kw: Any) -> Measurement:
@@ -40,29 +40,29 @@ def _m(**kw: Any) -> Measurement:
 def test_what_is_no_measurement_is_left_out(bad: dict[str, Any], reason: str) -> None:
     sieve = MeasurementFilter()
     good = _m(key="good")
-    assert sieve.passed([_m(**bad), good], {"0"}) == [good]
+    assert sieve.filter_measurements([_m(**bad), good], {"0"}) == [good]
     assert sieve.reason is not None
     assert reason in sieve.reason
 
 
 def test_what_is_not_even_a_measurement_is_left_out() -> None:
     sieve = MeasurementFilter()
-    assert sieve.passed([{"key": "x"}]) == []  # type: ignore[list-item]  # nonsense on purpose
+    assert sieve.filter_measurements([{"key": "x"}]) == []  # type: ignore[list-item]  # nonsense on purpose
     assert sieve.reason == "dict is no measurement"
 
 
 def test_the_names_of_a_source_are_bounded_over_its_life() -> None:
     sieve = MeasurementFilter()
-    for number in range(KEYS_LIMIT):
-        assert len(sieve.passed([_m(key=f"k{number}")])) == 1
-    assert sieve.passed([_m(key="one-more"), _m(key="k0")]) == [_m(key="k0")]
-    assert sieve.reason == f"more than {KEYS_LIMIT} different metrics; one-more and later ones are left out"
+    for number in range(MAX_METRIC_KEYS):
+        assert len(sieve.filter_measurements([_m(key=f"k{number}")])) == 1
+    assert sieve.filter_measurements([_m(key="one-more"), _m(key="k0")]) == [_m(key="k0")]
+    assert sieve.reason == f"more than {MAX_METRIC_KEYS} different metrics; one-more and later ones are left out"
     sieve.begin()
-    assert sieve.passed([_m(key="k1")]) == [_m(key="k1")]
+    assert sieve.filter_measurements([_m(key="k1")]) == [_m(key="k1")]
     assert sieve.reason is None
 
 
 def test_an_answer_is_bounded() -> None:
     sieve = MeasurementFilter()
-    assert len(sieve.passed(_m() for _ in range(PER_ANSWER_LIMIT + 5))) == PER_ANSWER_LIMIT
-    assert sieve.reason == f"more than {PER_ANSWER_LIMIT} measurements in one answer"
+    assert len(sieve.filter_measurements(_m() for _ in range(MAX_MEASUREMENTS + 5))) == MAX_MEASUREMENTS
+    assert sieve.reason == f"more than {MAX_MEASUREMENTS} measurements in one answer"

@@ -45,7 +45,7 @@ A, B = (
 
 
 def devices(*given: Any) -> tuple[ComputeDevice, ...]:
-    return responses.devices(list(given), key="npu", displays=DISPLAYS, foreign=lambda _: None)
+    return responses.validate_devices(list(given), key="npu", displays=DISPLAYS, owner_of=lambda _: None)
 
 
 def link(**changes: Any) -> DeviceLink:
@@ -55,12 +55,12 @@ def link(**changes: Any) -> DeviceLink:
 def test_what_is_right_passes_unchanged() -> None:
     linked = replace(A, links=(link(),))
     assert devices(linked, B) == (linked, B)
-    assert responses.displays(DISPLAYS, foreign=lambda _: None) == DISPLAYS
-    assert responses.slots({SLOT: Decimal(3)}, listed=[A, B], displays=DISPLAYS) == {SLOT: Decimal(3)}
+    assert responses.validate_displays(DISPLAYS, owner_of=lambda _: None) == DISPLAYS
+    assert responses.validate_slots({SLOT: Decimal(3)}, listed_devices=[A, B], displays=DISPLAYS) == {SLOT: Decimal(3)}
     spaces = (VariantNamespace(namespace="n", features=(VariantFeature(name="f"),)),)
-    assert responses.namespaces(spaces) == spaces
+    assert responses.validate_namespaces(spaces) == spaces
     info = NodeInfo(driver_version="1", extra={"a": "b"})
-    assert responses.info(info) == info
+    assert responses.validate_node_info(info) == info
 
 
 @pytest.mark.parametrize(
@@ -107,42 +107,56 @@ class _Explosive:
     ("call", "complaint"),
     [
         (lambda: devices(_Explosive()), "cannot be read: ZeroDivisionError: boom"),
-        (lambda: responses.displays("abc", foreign=lambda _: None), "is a str"),
+        (lambda: responses.validate_displays("abc", owner_of=lambda _: None), "is a str"),
         (
-            lambda: responses.displays([replace(DISPLAYS[0], number_round_length=-1)], foreign=lambda _: None),
+            lambda: responses.validate_displays(
+                [replace(DISPLAYS[0], number_round_length=-1)], owner_of=lambda _: None
+            ),
             "number_round_length is -1",
         ),
         (
-            lambda: responses.displays(
-                [replace(DISPLAYS[0], slot_name=SlotName(f"npu.{n}")) for n in range(999)], foreign=str
+            lambda: responses.validate_displays(
+                [replace(DISPLAYS[0], slot_name=SlotName(f"npu.{n}")) for n in range(999)], owner_of=str
             ),
             "has 999 entries",
         ),
-        (lambda: responses.displays(DISPLAYS, foreign=lambda _: "gpu"), "which belongs to the plugin gpu"),
+        (lambda: responses.validate_displays(DISPLAYS, owner_of=lambda _: "gpu"), "which belongs to the plugin gpu"),
         (
-            lambda: responses.slots({SLOT: Decimal(5)}, listed=[A, B], displays=DISPLAYS),
+            lambda: responses.validate_slots({SLOT: Decimal(5)}, listed_devices=[A, B], displays=DISPLAYS),
             "offers 5 npu.device; the devices have 4",
         ),
-        (lambda: responses.slots({SLOT: Decimal("NaN")}, listed=[A], displays=DISPLAYS), "npu.device is NaN"),
-        (lambda: responses.slots([SLOT], listed=[A], displays=DISPLAYS), "is a list; a mapping of SlotName to Decimal"),
         (
-            lambda: responses.slots(None, listed=[A], displays=DISPLAYS),
+            lambda: responses.validate_slots({SLOT: Decimal("NaN")}, listed_devices=[A], displays=DISPLAYS),
+            "npu.device is NaN",
+        ),
+        (
+            lambda: responses.validate_slots([SLOT], listed_devices=[A], displays=DISPLAYS),
+            "is a list; a mapping of SlotName to Decimal",
+        ),
+        (
+            lambda: responses.validate_slots(None, listed_devices=[A], displays=DISPLAYS),
             "is a NoneType; a mapping of SlotName to Decimal is expected",
         ),
         (
-            lambda: responses.displays(None, foreign=lambda _: None),
+            lambda: responses.validate_displays(None, owner_of=lambda _: None),
             "is a NoneType; a sequence of SlotDisplay is expected",
         ),
-        (lambda: responses.info(NodeInfo(extra=cast("dict[str, str]", {"a": 1}))), "Expected `str`, got `int`"),
-        (lambda: responses.info(None), "Expected `object`, got `None`"),
-        (lambda: responses.namespaces([VariantNamespace(namespace="x" * 200)]), "namespace is 200 characters long"),
         (
-            lambda: responses.attached(
-                [AttachedDevice(device_id=DeviceId("z"), model_name="")], held=DeviceAllocation()
+            lambda: responses.validate_node_info(NodeInfo(extra=cast("dict[str, str]", {"a": 1}))),
+            "Expected `str`, got `int`",
+        ),
+        (lambda: responses.validate_node_info(None), "Expected `object`, got `None`"),
+        (
+            lambda: responses.validate_namespaces([VariantNamespace(namespace="x" * 200)]),
+            "namespace is 200 characters long",
+        ),
+        (
+            lambda: responses.validate_attached(
+                [AttachedDevice(device_id=DeviceId("z"), model_name="")], allocation=DeviceAllocation()
             ),
             "has the device 'z', which is not allocated",
         ),
-        (lambda: responses.attached(None, held=DeviceAllocation()), "is a NoneType"),
+        (lambda: responses.validate_attached(None, allocation=DeviceAllocation()), "is a NoneType"),
     ],
 )
 def test_an_answer_that_is_wrong_is_refused(call: Callable[[], Any], complaint: str) -> None:

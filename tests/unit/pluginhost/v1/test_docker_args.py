@@ -10,7 +10,7 @@ import pytest
 
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin
-from ai.backend.pluginhost.v1.docker_args import ARGUMENTS, DockerArguments, Untranslatable, denied, translate
+from ai.backend.pluginhost.v1.docker_args import ARGUMENTS, DockerArguments, Untranslatable, denial_of, translate
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "accelerators" / "legacy.md"
 
@@ -140,7 +140,7 @@ def test_what_cannot_be_translated_is_named(arguments: object, named: str) -> No
     with pytest.raises(Untranslatable) as caught:
         translate(arguments, runtime="container")
     assert caught.value.argument == named
-    refused = denied("acme", caught.value)
+    refused = denial_of("acme", caught.value)
     assert refused.data == {"plugin": "acme", "argument": named}
     assert refused.message == f"the v1 plugin acme wants the Docker argument {named}, which {caught.value}"
 

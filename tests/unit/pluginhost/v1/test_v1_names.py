@@ -19,8 +19,8 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import plugin_of
 from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
 from ai.backend.pluginhost.v1.api import alloc_maps, exceptions, plugin, statistics, types
-from ai.backend.pluginhost.v1.loader import MODULES, adapted
-from ai.backend.pluginhost.v1.values import LocalConfig, exact, texts
+from ai.backend.pluginhost.v1.loader import MODULES, adapt_class
+from ai.backend.pluginhost.v1.values import LocalConfig, settings_as_texts, to_decimal
 
 SLOT = SlotName("a.device")
 
@@ -64,7 +64,7 @@ def test_other_names_are_told() -> None:
     [(Decimal("0.10"), "0.10"), (2, "2"), (2.0, "2"), (types.BinarySize.from_str("2g"), "2147483648")],
 )
 def test_quantities_are_exact(given: object, expected: str) -> None:
-    found = exact(given, "x")
+    found = to_decimal(given, "x")
     assert type(found) is Decimal
     assert str(found) == expected
 
@@ -72,7 +72,7 @@ def test_quantities_are_exact(given: object, expected: str) -> None:
 @pytest.mark.parametrize("given", [0.1, True, None, "1", Decimal("NaN"), Decimal("Infinity"), float("nan"), [1]])
 def test_what_is_no_quantity_is_refused(given: object) -> None:
     with pytest.raises(InvalidResponse, match="the amount of d is"):
-        exact(given, "the amount of d")
+        to_decimal(given, "the amount of d")
 
 
 def test_sizes_are_written_as_v1_plugins_write_them() -> None:
@@ -148,9 +148,14 @@ def test_the_quantum_is_that_of_the_map() -> None:
 
 def test_settings_are_texts_as_in_etcd() -> None:
     given = {"unit_mem": 2048, "ratio": 0.5, "on": True, "nested": {"x": "y"}}
-    assert texts(given, "plugins.a") == {"unit_mem": "2048", "ratio": "0.5", "on": "true", "nested": {"x": "y"}}
+    assert settings_as_texts(given, "plugins.a") == {
+        "unit_mem": "2048",
+        "ratio": "0.5",
+        "on": "true",
+        "nested": {"x": "y"},
+    }
     with pytest.raises(InvalidInput, match=r"plugins\.a\.nested\.x: a v1 plugin takes"):
-        texts({"nested": {"x": [1]}}, "plugins.a")
+        settings_as_texts({"nested": {"x": [1]}}, "plugins.a")
 
 
 def test_the_local_configuration_is_what_the_settings_say() -> None:
@@ -197,17 +202,19 @@ def module(**names: object) -> ModuleType:
 
 
 def test_a_plugin_is_of_the_version_that_it_is_written_for() -> None:
-    found = plugin_of(adapted(module(Half=Half, Whole=Whole, Base=plugin.AbstractComputePlugin), "vendor"), "vendor")
+    found = plugin_of(
+        adapt_class(module(Half=Half, Whole=Whole, Base=plugin.AbstractComputePlugin), "vendor"), "vendor"
+    )
     assert issubclass(found, LegacyPluginAdapter)
     assert (found.v1_class, found.key) == (Whole, "half")
     both = module(Whole=Whole, CPUPlugin=CPUPlugin)
-    assert plugin_of(adapted(both, "vendor"), "vendor") is CPUPlugin
+    assert plugin_of(adapt_class(both, "vendor"), "vendor") is CPUPlugin
     empty = module()
-    assert adapted(empty, "vendor") is empty
+    assert adapt_class(empty, "vendor") is empty
 
 
 def test_what_is_no_whole_plugin_is_told() -> None:
     with pytest.raises(PluginError, match=r"vendor shows 0 v1 plugins instead of one \(without available_slots"):
-        adapted(module(Half=Half), "vendor")
+        adapt_class(module(Half=Half), "vendor")
     with pytest.raises(PluginError, match="vendor shows 2 v1 plugins instead of one"):
-        adapted(module(One=Whole, Two=type("Two", (Whole,), {})), "vendor")
+        adapt_class(module(One=Whole, Two=type("Two", (Whole,), {})), "vendor")

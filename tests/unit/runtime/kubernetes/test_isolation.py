@@ -82,5 +82,5 @@ def test_a_caller_needs_both_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         (set[str](), probe.UNKNOWN),
         ({"forbidden"}, probe.UNKNOWN),
     ):
-        monkeypatch.setattr(probe, "answers", lambda host, _port, hosts=open_hosts: host in hosts)
+        monkeypatch.setattr(probe, "is_reachable", lambda host, _port, hosts=open_hosts: host in hosts)
         assert probe.call(1, "forbidden", "allowed") == verdict

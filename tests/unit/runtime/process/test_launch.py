@@ -45,6 +45,6 @@ def test_a_path_beneath_a_folder_leads_through_no_link(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_so_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     mount = Mount(source=f"{tmp_path}/./sub", target="/home/work/data")
-    check_mount(mount, staged=True)
+    check_mount(mount, is_staged=True)
     with pytest.raises(CreationDenied, match="mount the whole folder"):
-        check_mount(mount, staged=False)
+        check_mount(mount, is_staged=False)

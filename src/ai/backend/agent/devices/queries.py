@@ -37,23 +37,25 @@ async def query_devices(
     displays = await handle.call(
         "configurable_slots",
         lambda plugin: plugin.configurable_slots(),
-        check=partial(responses.displays, foreign=other_owner_of_slot),
+        check=partial(responses.validate_displays, owner_of=other_owner_of_slot),
     )
     listed_devices = await handle.call(
         "list_devices",
         lambda plugin: plugin.list_devices(),
-        check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=other_owner_of_slot),
+        check=partial(
+            responses.validate_devices, key=handle.key, displays=tuple(displays), owner_of=other_owner_of_slot
+        ),
     )
     slots = await handle.call(
         "available_slots",
         lambda plugin: plugin.available_slots(),
-        check=partial(responses.slots, listed=listed_devices, displays=tuple(displays)),
+        check=partial(responses.validate_slots, listed_devices=listed_devices, displays=tuple(displays)),
     )
     namespaces = await handle.call(
-        "variant_namespaces", lambda plugin: plugin.variant_namespaces(), check=responses.namespaces
+        "variant_namespaces", lambda plugin: plugin.variant_namespaces(), check=responses.validate_namespaces
     )
     alloc_map_spec = await handle.call(
-        "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
+        "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.validate_alloc_map, listed_devices=listed_devices)
     )
     if needs_cards(listed_devices):
         listed_devices = await asyncio.to_thread(with_network_cards, listed_devices, tree)
@@ -72,7 +74,9 @@ async def query_devices(
 
 async def query_info(handle: PluginHandle) -> dict[str, str]:
     """Returns the versions of a plugin's node. Raises BackendError."""
-    node_info = await handle.call("get_node_info", lambda plugin: plugin.get_node_info(), check=responses.info)
+    node_info = await handle.call(
+        "get_node_info", lambda plugin: plugin.get_node_info(), check=responses.validate_node_info
+    )
     versions = {"driver_version": node_info.driver_version, "runtime_version": node_info.runtime_version}
     return {**node_info.extra, **{component: version for component, version in versions.items() if version}}
 

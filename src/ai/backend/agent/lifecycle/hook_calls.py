@@ -115,7 +115,7 @@ class HookCalls:
             result = await _call_method(method, plugin.create_lifecycle_hook(workload, held, hook_context))
             try:
                 self._save_state(plugin_key, kernel, state)
-                return check_config(result, hidden=self._hidden) if method == "pre_create" else None
+                return check_config(result, hidden_paths=self._hidden) if method == "pre_create" else None
             except (PluginError, ValueError) as e:
                 raise InvalidResponse(str(e)) from e
 

@@ -33,7 +33,7 @@ async def device_metrics(handle: PluginHandle, kind: DeviceKind) -> Mapping[str,
             return metrics
         measurements = [
             measurement
-            for measurement in measurements_filter.passed(answer, device_ids)
+            for measurement in measurements_filter.filter_measurements(answer, device_ids)
             if measurement.device_id is not None
         ]
         for measurement in measurements:

@@ -108,7 +108,7 @@ class Statistics:
                 measured_workloads = await self.runtime.measure([kernel.key])
         except (BackendError, TimeoutError):
             measured_workloads = {}
-        usable_measurements = self._filters.setdefault(_RUNTIME_SOURCE, MeasurementFilter()).passed(
+        usable_measurements = self._filters.setdefault(_RUNTIME_SOURCE, MeasurementFilter()).filter_measurements(
             measured_workloads.get(kernel.key, ())
         )
         key = kernel.key
@@ -127,7 +127,7 @@ class Statistics:
         except (BackendError, TimeoutError):
             measured_workloads = {}
         checks = self._filters.setdefault(_RUNTIME_SOURCE, MeasurementFilter())
-        measurements = totals(checks.passed(measured_workloads.get(key, ())))
+        measurements = totals(checks.filter_measurements(measured_workloads.get(key, ())))
         self._workload_metrics(key, kernel, measurements.values(), self.clock())
         series = self._of_workloads.pop(key)
         carried = dict(kernel.carried)
@@ -163,14 +163,14 @@ class Statistics:
         async def query(checks: MeasurementFilter) -> _SourceAnswer:
             measured = await self.runtime.measure(keys)
             return _SourceAnswer(
-                _RUNTIME_SOURCE, workloads={key: checks.passed(values) for key, values in measured.items()}
+                _RUNTIME_SOURCE, workloads={key: checks.filter_measurements(values) for key, values in measured.items()}
             )
 
         return await self._query(_RUNTIME_SOURCE, query, _SourceAnswer(_RUNTIME_SOURCE), _OWN_PATIENCE_S)
 
     async def _query_host(self, host: NodeMeter) -> _SourceAnswer:
         async def query(checks: MeasurementFilter) -> _SourceAnswer:
-            return _SourceAnswer(_HOST_SOURCE, node=checks.passed(await asyncio.to_thread(host.measure)))
+            return _SourceAnswer(_HOST_SOURCE, node=checks.filter_measurements(await asyncio.to_thread(host.measure)))
 
         return await self._query(_HOST_SOURCE, query, _SourceAnswer(_HOST_SOURCE), _OWN_PATIENCE_S)
 
@@ -213,9 +213,9 @@ class Statistics:
                 )
             return _SourceAnswer(
                 handle.key,
-                node=checks.passed(node_measurements, indexes.keys()),
+                node=checks.filter_measurements(node_measurements, indexes.keys()),
                 workloads={
-                    key_of_kernel[kernel_id]: checks.passed(values)
+                    key_of_kernel[kernel_id]: checks.filter_measurements(values)
                     for kernel_id, values in measurements_of_workload.items()
                     if kernel_id in key_of_kernel
                 },
@@ -302,7 +302,7 @@ class Statistics:
                     "gather_process_metrics", lambda plugin: plugin.gather_process_metrics(context, kernel_of_process)
                 )
                 for pid in pids:
-                    values = totals(checks.passed(measurements_of_process.get(pid, ()))).values()
+                    values = totals(checks.filter_measurements(measurements_of_process.get(pid, ()))).values()
                     metrics[pid].update({measurement.key: Series().add(measurement, 0.0) for measurement in values})
 
             await self._query("statistics of processes", query, None, PATIENCE_S, handle)

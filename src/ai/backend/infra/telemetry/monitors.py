@@ -218,7 +218,7 @@ def load_monitors(
         for name in monitor_names:
             monitor_class = load_class(group, name, base_class)
             monitor_settings = settings_for(
-                monitor_class, settings.options.get(name, {}), place=f"monitors.options.{name}"
+                monitor_class, settings.options.get(name, {}), settings_path=f"monitors.options.{name}"
             )
             secrets += secrets_in(monitor_settings)
             try:

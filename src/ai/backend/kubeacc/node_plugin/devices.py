@@ -185,13 +185,16 @@ class DeviceTracker(PeriodicLoop):
             slot_displays = await handle.call(
                 "configurable_slots",
                 lambda plugin: plugin.configurable_slots(),
-                check=partial(responses.displays, foreign=lambda slot: None),
+                check=partial(responses.validate_displays, owner_of=lambda slot: None),
             )
             listed_devices = await handle.call(
                 "list_devices",
                 lambda plugin: plugin.list_devices(),
                 check=partial(
-                    responses.devices, key=handle.key, displays=tuple(slot_displays), foreign=lambda slot: None
+                    responses.validate_devices,
+                    key=handle.key,
+                    displays=tuple(slot_displays),
+                    owner_of=lambda slot: None,
                 ),
             )
         except BackendError as e:

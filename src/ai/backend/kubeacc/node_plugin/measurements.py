@@ -71,7 +71,9 @@ class DeviceMeasurements:
         except BackendError as e:
             log.warning("the devices of %s are not measured: %s", key, e.message)
             return ()
-        measurements = measurement_filter.passed(answer, {device.device_id for device in self._tracker.devices(key)})
+        measurements = measurement_filter.filter_measurements(
+            answer, {device.device_id for device in self._tracker.devices(key)}
+        )
         plugin_handle.complain("statistics", measurement_filter.reason and f"statistics: {measurement_filter.reason}")
         return [measurement for measurement in measurements if measurement.device_id is not None]
 

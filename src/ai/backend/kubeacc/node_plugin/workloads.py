@@ -379,7 +379,7 @@ class Workloads:
             hook = plugin.create_lifecycle_hook(workload, share.allocation, hook_context)
             result: Any = await getattr(hook, method)()
             try:
-                return check_config(result, hidden=self._hidden) if method == "pre_create" else None
+                return check_config(result, hidden_paths=self._hidden) if method == "pre_create" else None
             except ValueError as e:
                 raise InvalidResponse(str(e)) from None
 

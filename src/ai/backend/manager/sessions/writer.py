@@ -186,7 +186,9 @@ class SessionWriter:
 
     async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
         """Loads a session, applies ``step``, and returns the saved session; repeats while another change was faster.
-        Raises SessionNotFound, and whatever ``step`` raises; the recent_transitions of an InvalidTransition is logged."""
+        Raises SessionNotFound, and whatever ``step`` raises; the transitions of an InvalidTransition are
+        logged.
+        """
         for tries in range(_MAX_TRIES):
             session = await self.load(session_id, fresh=tries > 0)
             try:

@@ -1,4 +1,4 @@
-"""Reads processes from /proc: identities that survive reuse of numbers, descendants, memory."""
+"""Reads processes from /proc: identities that stay unique when pids are reused, descendants, memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def read(path: str) -> str:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = []
-        while part := os.read(fd, _READ_BYTES):
-            parts.append(part)
+        chunks = []
+        while chunk := os.read(fd, _READ_BYTES):
+            chunks.append(chunk)
     finally:
         os.close(fd)
-    return b"".join(parts).decode("utf-8", "replace")
+    return b"".join(chunks).decode("utf-8", "replace")
 
 
 def boot_id() -> str:
@@ -37,14 +37,14 @@ def boot_id() -> str:
 def stat_fields(pid: int) -> list[str] | None:
     """Returns the fields of /proc/PID/stat from the state (field 3) on; None without such a process."""
     try:
-        text = read(f"/proc/{pid}/stat")
+        stat_text = read(f"/proc/{pid}/stat")
     except OSError:
         return None
-    return text[text.rfind(")") + 2 :].split()
+    return stat_text[stat_text.rfind(")") + 2 :].split()
 
 
 def start_time(pid: int) -> int | None:
-    """Returns the start of the process in ticks after boot, which identifies it with its number; None if it is gone."""
+    """Returns the start of the process in ticks after boot, which with the pid identifies it; None if it is gone."""
     fields = stat_fields(pid)
     if fields is None or fields[0] in "ZX":
         return None
@@ -59,9 +59,9 @@ def is_same(pid: int, start_tick: int) -> bool:
 def _children_by_list(pid: int) -> list[int] | None:
     pids: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # no pathlib here: memory
+        for thread_id in os.listdir(f"/proc/{pid}/task"):  # no pathlib here: memory
             try:
-                pids += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+                pids += map(int, read(f"/proc/{pid}/task/{thread_id}/children").split())
             except FileNotFoundError:
                 if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # as above
                     return None
@@ -120,10 +120,10 @@ def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
     bytes_of_interface: dict[str, tuple[int, int]] = {}
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # as above
         for line in file:
-            name, colon, counters_text = line.partition(":")
+            interface, separator, counters_text = line.partition(":")
             fields = counters_text.split()
-            if colon and len(fields) >= 9 and name.strip() != "lo":
-                bytes_of_interface[name.strip()] = (int(fields[0]), int(fields[8]))
+            if separator and len(fields) >= 9 and interface.strip() != "lo":
+                bytes_of_interface[interface.strip()] = (int(fields[0]), int(fields[8]))
     return bytes_of_interface
 
 

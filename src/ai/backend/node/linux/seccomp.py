@@ -57,27 +57,27 @@ def is_supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in AUDIT_ARCH
 
 
-def compile_policy(extra: Collection[str] = (), machine: str | None = None) -> bytes:
+def compile_policy(extra_names: Collection[str] = (), machine: str | None = None) -> bytes:
     """Compiles the system call filter, with the plugins' extra calls. Raises CreationDenied for a forbidden call."""
-    return _compile_program(tuple(sorted(extra)), machine or platform.machine())
+    return _compile_program(tuple(sorted(extra_names)), machine or platform.machine())
 
 
 @cache
-def _compile_program(extra: tuple[str, ...], machine: str) -> bytes:
+def _compile_program(extra_names: tuple[str, ...], machine: str) -> bytes:
     number_column = _COLUMN_OF_MACHINE[machine]
     number_of_syscall = {
         name: machine_numbers[number_column]
         for name, machine_numbers in _syscall_table()["numbers"].items()
         if machine_numbers[number_column] is not None
     }
-    for name in extra:
+    for name in extra_names:
         if name in NEVER_EXTRA or name not in number_of_syscall:
             raise CreationDenied(
                 f"the system call {name!r} cannot be allowed in a session",
                 data={"field": "extra_syscalls", "key": name},
             )
     allowed_numbers = {
-        number_of_syscall[name] for name in (*_syscall_table()["allow"], *extra) if name in number_of_syscall
+        number_of_syscall[name] for name in (*_syscall_table()["allow"], *extra_names) if name in number_of_syscall
     }
     return assemble(_assemble_rules(allowed_numbers, number_of_syscall, AUDIT_ARCH[machine]))
 
@@ -109,7 +109,7 @@ def _assemble_rules(allowed_numbers: set[int], number_of_syscall: dict[str, int]
 def _check_argument(call_number: int, body: Program, *, argument_index: int) -> Program:
     """Returns instructions that check an argument of a system call by ``body``."""
     load_instructions: Program = [(_LOAD, 0, 0, _ARGS_OFFSET + 8 * argument_index)]
-    return [(_JUMP_EQUAL, 0, _checked_jump(len(load_instructions) + len(body)), call_number), *load_instructions, *body]
+    return [(_JUMP_EQUAL, 0, _check_jump(len(load_instructions) + len(body)), call_number), *load_instructions, *body]
 
 
 def _allow_values(allowed_values: Sequence[int]) -> Program:
@@ -154,7 +154,7 @@ def _search_ranges(ranges: Sequence[tuple[int, int]]) -> Program:
     ]
 
 
-def _checked_jump(distance: int) -> int:
+def _check_jump(distance: int) -> int:
     if distance > 255:
         raise ValueError("a jump of the filter is too long")
     return distance
@@ -167,16 +167,16 @@ def assemble(program: Program) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
-def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str, Any]:
+def profile(extra_names: Collection[str] = (), machine: str | None = None) -> dict[str, Any]:
     """Returns the system call filter in the form of container engines (OCI runtime specification, "Seccomp").
 
     Raises CreationDenied.
     """
-    compile_policy(extra, machine)
+    compile_policy(extra_names, machine)
     conditional_names = {"clone", "personality", "socket"}
-    absent_names = {"clone3", "io_uring_setup"} - {*_syscall_table()["allow"], *extra}
+    absent_names = {"clone3", "io_uring_setup"} - {*_syscall_table()["allow"], *extra_names}
     known_names = set(_syscall_table()["numbers"])
-    allowed_names = sorted((known_names & {*_syscall_table()["allow"], *extra}) - conditional_names)
+    allowed_names = sorted((known_names & {*_syscall_table()["allow"], *extra_names}) - conditional_names)
     allowed_values_of_call = {"personality": PERSONALITIES, "socket": SOCKET_FAMILIES}
     return {
         "defaultAction": "SCMP_ACT_ERRNO",

@@ -188,10 +188,12 @@ def has_openat2() -> bool:
 
 
 def rename_noreplace(source_dir_fd: int, source: str, target_dir_fd: int, target: str) -> None:
-    """Renames a file unless the target exists (FileExistsError), which is checked first if need be. Raises OSError."""
-    names = os.fsencode(source), os.fsencode(target)
+    """Renames a file. Raises FileExistsError if the target exists (old file systems: checked beforehand), OSError."""
+    name_bytes = os.fsencode(source), os.fsencode(target)
     try:
-        _checked_result(_LIBC.renameat2(source_dir_fd, names[0], target_dir_fd, names[1], _RENAME_NOREPLACE), source)
+        _checked_result(
+            _LIBC.renameat2(source_dir_fd, name_bytes[0], target_dir_fd, name_bytes[1], _RENAME_NOREPLACE), source
+        )
     except OSError as e:
         if e.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
@@ -223,10 +225,12 @@ def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], 
     names: list[str] = []
     os.lseek(fd, cursor, os.SEEK_SET)
     while byte_count := _checked_result(_LIBC.getdents64(fd, buffer, len(buffer))):
-        data, entry_offset = buffer.raw[:byte_count], 0
+        entries_bytes, entry_offset = buffer.raw[:byte_count], 0
         while entry_offset < byte_count:
-            _, next_cursor, entry_length, _ = _DIRECTORY_ENTRY.unpack_from(data, entry_offset)
-            name = data[entry_offset + _DIRECTORY_ENTRY.size : data.index(b"\0", entry_offset + _DIRECTORY_ENTRY.size)]
+            _, next_cursor, entry_length, _ = _DIRECTORY_ENTRY.unpack_from(entries_bytes, entry_offset)
+            name = entries_bytes[
+                entry_offset + _DIRECTORY_ENTRY.size : entries_bytes.index(b"\0", entry_offset + _DIRECTORY_ENTRY.size)
+            ]
             entry_offset += entry_length
             if name not in (b".", b".."):
                 if len(names) == buffer_bytes:
@@ -237,7 +241,7 @@ def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], 
 
 
 def unlock(directory_fd: int | None, name: str) -> None:
-    """Adds the owner's permissions to a directory of this user."""
+    """Gives the owner all permissions on a directory that belongs to this user."""
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory_fd)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:

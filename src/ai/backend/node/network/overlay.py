@@ -41,10 +41,10 @@ def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
     """Returns the networks to which this host has routes, except the default route."""
     networks: list[IPv4Network] = []
     try:
-        lines = routes.read_text().splitlines()[1:]
+        route_lines = routes.read_text().splitlines()[1:]
     except OSError:
         return networks
-    for line in lines:
+    for line in route_lines:
         fields = line.split()
         if len(fields) > 7 and fields[7] != "00000000":
             address_bytes, mask_bytes = (bytes.fromhex(fields[field_index])[::-1] for field_index in (1, 7))
@@ -91,45 +91,49 @@ def why_no_overlays(name: str, *, within_node: bool = False) -> str:
     return ""
 
 
-def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
+def create_device(name: str, alias_prefix: str, overlay: Overlay, *, bridge: str = "") -> None:
     """Creates an overlay's VXLAN device, as a port of ``bridge`` if named; replaces another device of the name.
 
-    ``mark`` begins its alias. Idempotent.
+    ``alias_prefix`` begins its alias. Idempotent.
 
     Raises:
         CreationDeferred: the number is in use here. OSError: the kernel refuses, or the address is not of this node.
         CreationDenied: a peer is on this node, and this kernel does not lead there.
     """
-    alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
+    new_alias = f"{alias_prefix} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
     with RouteSocket() as route:
-        existing = route.links().get(name)
-        if existing is not None and existing != alias:
+        present_alias = route.links().get(name)
+        if present_alias is not None and present_alias != new_alias:
             route.remove(name)
-        if existing != alias:
+        if present_alias != new_alias:
             route.mtu_at(overlay.local[0])
             try:
                 route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
             except FileExistsError:
                 raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
-            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_local_bypass(
-                name
-            ):
+            if any(
+                peer_address[0] == overlay.local[0] for peer_address in overlay.peers.values()
+            ) and not route.has_no_local_bypass(name):
                 route.remove(name)
                 raise CreationDenied(_NO_SHORTCUT_REASON)
-            route.set_alias(name, alias)
+            route.set_alias(name, new_alias)
             crash_point("network.made")
-        for peer in dict.fromkeys(overlay.peers.values()):
-            route.add_forwarding_entry(name, EVERYBODY, *peer)
-        for host, peer in overlay.peers.items():
-            route.add_forwarding_entry(name, mac_of(overlay.addresses[host]), *peer)
+        for peer_address in dict.fromkeys(overlay.peers.values()):
+            route.add_forwarding_entry(name, EVERYBODY, *peer_address)
+        for host, peer_address in overlay.peers.items():
+            route.add_forwarding_entry(name, mac_of(overlay.addresses[host]), *peer_address)
         isolate_from_host(name)
         if bridge:
             route.set_master(name, bridge)
         route.set_up(name, arp=False)
 
 
-def marked(mark: str) -> dict[str, str]:
+def marked_devices(alias_prefix: str) -> dict[str, str]:
     """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
     with RouteSocket() as route:
         links = route.links().items()
-    return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}
+    return {
+        name: alias.removeprefix(alias_prefix).partition(" ")[0]
+        for name, alias in links
+        if alias.startswith(alias_prefix)
+    }

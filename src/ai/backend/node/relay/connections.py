@@ -41,32 +41,32 @@ def carry_connection(peer: Peer, port: int) -> None:
         for signal_number in (signal.SIGTERM, signal.SIGHUP):  # it lasts as long as the workload
             signal.signal(signal_number, signal.SIG_IGN)
         _close_others(peer.fileno())
-        _carry(peer.sock, port)
+        _copy_both_ways(peer.sock, port)
     finally:
         os._exit(0)
 
 
 def _close_others(kept_fd: int) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept_fd:
+    for fd_name in os.listdir("/proc/self/fd"):
+        if int(fd_name) > 2 and int(fd_name) != kept_fd:
             with suppress(OSError):  # that of the listing itself
-                os.close(int(name))
+                os.close(int(fd_name))
 
 
-def _carry(agent: socket.socket, port: int) -> None:
-    agent.setblocking(True)
+def _copy_both_ways(agent_socket: socket.socket, port: int) -> None:
+    agent_socket.setblocking(True)
     try:
-        service = socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S)
+        service_socket = socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S)
     except OSError as error:
-        agent.sendall(encode({"t": "refused", "reason": error.strerror or "no answer"}))
+        agent_socket.sendall(encode({"t": "refused", "reason": error.strerror or "no answer"}))
         return
-    service.settimeout(None)
-    service.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    agent.sendall(encode({"t": "connected"}))
-    back = threading.Thread(target=_copy, args=(service, agent))
-    back.start()
-    _copy(agent, service)
-    back.join()
+    service_socket.settimeout(None)
+    service_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    agent_socket.sendall(encode({"t": "connected"}))
+    return_thread = threading.Thread(target=_copy, args=(service_socket, agent_socket))
+    return_thread.start()
+    _copy(agent_socket, service_socket)
+    return_thread.join()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
@@ -79,6 +79,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
                 return
             target.sendall(data)
     except OSError:
-        for sock in (source, target):
+        for cut_socket in (source, target):
             with suppress(OSError):  # it is gone
-                sock.shutdown(socket.SHUT_RDWR)
+                cut_socket.shutdown(socket.SHUT_RDWR)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .peers import Peer
 
-SOCKET, LEFT = "shim.sock", "left"
+SOCKET_NAME, LEFT_FRAMES_NAME = "shim.sock", "left"
 RUNNER_LOST_GRACE_S = 1.0
 
 
@@ -38,7 +38,9 @@ class Container:
     def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:
         self._start_runner = runner
         self._reason = ""
-        self._left = os.open(os.path.join(directory, LEFT), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._left = os.open(
+            os.path.join(directory, LEFT_FRAMES_NAME), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
         self._poll = select.poll()
         self._first = FirstProcess(self._poll)
         self._relay = Relay(
@@ -46,23 +48,23 @@ class Container:
             listen(directory),
             None,
             replay_bytes=replay_bytes,
-            command=self._on_command,
-            lost=self._on_runner_lost,
+            on_command=self._on_command,
+            on_runner_lost=self._on_runner_lost,
         )
 
     def run(self) -> int:
         """Relays until the runner has ended; returns its exit code as a shell does."""
-        first = self._first
-        while first.status is None:
-            for fd, events in self._poll.poll(timeout_ms(first.kill_at)):
-                if fd == first.wakeup:
-                    first.on_wakeup()
+        first_process = self._first
+        while first_process.status is None:
+            for fd, poll_events in self._poll.poll(timeout_ms(first_process.kill_at)):
+                if fd == first_process.wakeup:
+                    first_process.on_wakeup()
                 else:
-                    self._relay.dispatch(fd, events)
-            first.kill_if_due()
-            self._relay.interest()
+                    self._relay.dispatch(fd, poll_events)
+            first_process.kill_if_due()
+            self._relay.update_poll_events()
         self._store_unacknowledged()
-        return shell_code(first.status)
+        return shell_code(first_process.status)
 
     def _on_runner_lost(self, violation: str) -> None:
         self._reason = violation
@@ -88,12 +90,12 @@ class Container:
         shim_socket, runner_socket = _socket.socketpair()
         self._first.start(lambda: self._start_runner(runner_socket.fileno()))
         runner_socket.close()
-        self._relay.follow(shim_socket)
+        self._relay.attach_runner(shim_socket)
 
     def _store_unacknowledged(self) -> None:
         """Stores unacknowledged frames on disk; a full disk loses only these frames."""
         signal_all(signal.SIGKILL)
-        self._relay.drain()
+        self._relay.read_remaining()
         frames = [encode({"t": "left", "reason": self._reason}), *self._relay.unacknowledged()]
         try:
             for frame in frames:
@@ -104,7 +106,7 @@ class Container:
 
 def listen(directory: str) -> Socket:
     """Returns the agent's listener, which appears under its name when it accepts connections."""
-    temporary_path = os.path.join(directory, SOCKET)
+    temporary_path = os.path.join(directory, SOCKET_NAME)
     listener = Socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     listener.bind(temporary_path + ".new")
     listener.listen(16)
@@ -123,7 +125,7 @@ def main(arguments: List[str]) -> int:
     process_module = __import__("_backendai_runner.process", fromlist=["prctl"])
     process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
     other_arguments = [
-        word for name, text in options.items() if name in ("--runtime", "--home") for word in (name, text)
+        argument for name, value in options.items() if name in ("--runtime", "--home") for argument in (name, value)
     ]
 
     def runner(fd: int) -> int:

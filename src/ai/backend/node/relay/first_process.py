@@ -40,8 +40,8 @@ class FirstProcess:
             signal.signal(signal_number, self._on_stop_signal)
         poll.register(self.wakeup, select.POLLIN)
 
-    def start(self, run: Callable[[], int]) -> None:
-        """Starts the runner: ``run`` is called in a child, which ends with the code that it returns."""
+    def start(self, run_runner: Callable[[], int]) -> None:
+        """Starts the runner: ``run_runner`` is called in a child, which ends with the code that it returns."""
         self.pid = os.fork()
         if self.pid:
             return
@@ -50,7 +50,7 @@ class FirstProcess:
             signal.set_wakeup_fd(-1)
             for signal_number in (signal.SIGCHLD, *STOP_SIGNALS):
                 signal.signal(signal_number, signal.SIG_DFL)
-            exit_code = run()
+            exit_code = run_runner()
         except BaseException as error:  # noqa: BLE001  # this process must not go on as a second first one
             os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
         finally:
@@ -95,10 +95,10 @@ def timeout_ms(*deadlines: Optional[float]) -> Optional[int]:
     """Returns the milliseconds until the earliest of the given deadlines, for ``poll``. Returns None without a
     deadline.
     """
-    given = [deadline for deadline in deadlines if deadline is not None]
-    return max(0, int((min(given) - time.monotonic()) * 1000) + 1) if given else None
+    set_deadlines = [deadline for deadline in deadlines if deadline is not None]
+    return max(0, int((min(set_deadlines) - time.monotonic()) * 1000) + 1) if set_deadlines else None
 
 
-def shell_code(status: int) -> int:
+def shell_code(wait_status: int) -> int:
     """Returns the exit code for a status of ``waitpid`` as a shell does."""
-    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return 128 + os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else os.WEXITSTATUS(wait_status)

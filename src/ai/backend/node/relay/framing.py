@@ -32,8 +32,8 @@ def pack(body: bytes) -> bytes:
 def kind_of(body: bytes | bytearray) -> str:
     """Returns the message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
     if body.startswith(_TYPE_PREFIXES):
-        start = body.index(b'"', 4) + 1
-        type_bytes = body[start : max(start, body.find(b'"', start, start + _MAX_TYPE_BYTES + 1))]
+        type_start = body.index(b'"', 4) + 1
+        type_bytes = body[type_start : max(type_start, body.find(b'"', type_start, type_start + _MAX_TYPE_BYTES + 1))]
         letters = type_bytes.replace(b"-", b"")
         if letters.isalpha() and letters.islower():
             return type_bytes.decode()
@@ -56,10 +56,10 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
 
 def stamp(body: bytes | bytearray, seq: int) -> bytes:
     """Adds ``seq`` to a message's body, which overrides the sender's ``seq``. Raises ProtocolViolation."""
-    text = bytes(body).rstrip()
-    if not (text.startswith(b"{") and text.endswith(b"}")):
+    object_text = bytes(body).rstrip()
+    if not (object_text.startswith(b"{") and object_text.endswith(b"}")):
         raise ProtocolViolation("not an object")
-    return text[:-1] + b',"seq":%d}' % seq
+    return object_text[:-1] + b',"seq":%d}' % seq
 
 
 class FrameReader:
@@ -75,17 +75,17 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Adds received bytes; yields every complete frame body. Raises ProtocolViolation for an invalid length."""
         self._buffer += data
-        start = 0
+        frame_start = 0
         try:
-            while len(self._buffer) - start >= 4:
-                size = int.from_bytes(self._buffer[start : start + 4], "big")
+            while len(self._buffer) - frame_start >= 4:
+                size = int.from_bytes(self._buffer[frame_start : frame_start + 4], "big")
                 if not 1 <= size <= MAX_FRAME:
                     raise ProtocolViolation(f"a frame of {size} bytes")
-                if len(self._buffer) - start - 4 < size:
+                if len(self._buffer) - frame_start - 4 < size:
                     break
-                body = bytes(self._buffer[start + 4 : start + 4 + size])
-                start += 4 + size
+                body = bytes(self._buffer[frame_start + 4 : frame_start + 4 + size])
+                frame_start += 4 + size
                 yield body
         finally:
-            if start:
-                del self._buffer[:start]
+            if frame_start:
+                del self._buffer[:frame_start]

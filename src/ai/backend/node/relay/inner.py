@@ -28,28 +28,28 @@ _FD_BYTES = 4
 class Inner:
     """Serves the requests of the relay outside. ``runner`` is called in the child process.
 
-    A request is one packet of the socket ``requests``: ``{"t": "connect", "port": N}`` comes with the agent's
+    A request is one packet of ``request_socket``: ``{"t": "connect", "port": N}`` comes with the agent's
     connection, ``{"t": "signal", "number": N}`` is for every process but this one.
     """
 
-    def __init__(self, requests: Socket, runner: Any) -> None:
-        self._requests = requests
+    def __init__(self, request_socket: Socket, runner: Any) -> None:
+        self._requests = request_socket
         self._poll = select.poll()
-        self._poll.register(requests, select.POLLIN)
+        self._poll.register(request_socket, select.POLLIN)
         self._first = FirstProcess(self._poll)
         self._first.start(runner)
 
     def run(self) -> int:
         """Serves until the runner has ended; returns its exit code as a shell does."""
-        first = self._first
-        while first.status is None:
-            for fd, _events in self._poll.poll(timeout_ms(first.kill_at)):
-                if fd == first.wakeup:
-                    first.on_wakeup()
+        first_process = self._first
+        while first_process.status is None:
+            for fd, _events in self._poll.poll(timeout_ms(first_process.kill_at)):
+                if fd == first_process.wakeup:
+                    first_process.on_wakeup()
                 else:
                     self._serve()
         signal_all(signal.SIGKILL)
-        return shell_code(first.status)
+        return shell_code(first_process.status)
 
     def _serve(self) -> None:
         message, ancillary, _, _ = self._requests.recvmsg(_MAX_REQUEST_BYTES, _socket.CMSG_SPACE(_FD_BYTES))
@@ -83,14 +83,14 @@ def main(arguments: List[str]) -> int:
         return 2
     process_module = __import__("_backendai_runner.process", fromlist=["prctl"])
     process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
-    requests = Socket(fileno=int(options.pop("--requests-fd")))
+    request_socket = Socket(fileno=int(options.pop("--requests-fd")))
 
     def runner() -> int:
-        requests.close()
+        request_socket.close()
         supervisor = __import__("_backendai_runner.supervisor", fromlist=["main"])
-        code: int = supervisor.main([word for name, text in options.items() for word in (name, text)])
+        code: int = supervisor.main([argument for name, value in options.items() for argument in (name, value)])
         return code
 
-    inner = Inner(requests, runner)
+    inner = Inner(request_socket, runner)
     os.close(int(options["--channel-fd"]))
     return inner.run()

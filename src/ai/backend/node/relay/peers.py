@@ -28,8 +28,8 @@ class Peer:
         self.is_open = True
 
     def fileno(self) -> int:
-        number: int = self.sock.fileno()
-        return number
+        fd: int = self.sock.fileno()
+        return fd
 
     def receive(self) -> bytes | None:
         """Returns received bytes; None at the end of the stream."""
@@ -51,7 +51,7 @@ class Peer:
         """Writes as many queued bytes as the socket takes; returns False if the peer is gone."""
         while self._unsent:
             try:
-                written = self.sock.send(self._unsent[0])
+                written_bytes = self.sock.send(self._unsent[0])
             except (BlockingIOError, InterruptedError):
                 return True
             except OSError:
@@ -59,11 +59,11 @@ class Peer:
                 self.queued = 0
                 self.is_open = False
                 return False
-            self.queued -= written
-            if written == len(self._unsent[0]):
+            self.queued -= written_bytes
+            if written_bytes == len(self._unsent[0]):
                 self._unsent.popleft()
             else:
-                self._unsent[0] = self._unsent[0][written:]
+                self._unsent[0] = self._unsent[0][written_bytes:]
         return True
 
     def close(self) -> None:

@@ -43,18 +43,24 @@ class PodRelay:
 
     Args:
         channel_folder: the folder that both containers have.
-        places: folders for files that the agent sends, by the name of the place.
+        place_folders: folders for files that the agent sends, by the name of the place.
         dialler: dials the agent.
         pod: namespace and name, as ``namespace/name``.
         keep_s: how long unread messages of an ended session are kept.
     """
 
     def __init__(
-        self, channel_folder: str, places: Dict[str, str], dialler: Dialler, pod: str, replay_bytes: int, keep_s: float
+        self,
+        channel_folder: str,
+        place_folders: Dict[str, str],
+        dialler: Dialler,
+        pod: str,
+        replay_bytes: int,
+        keep_s: float,
     ) -> None:
         self._keep_s = keep_s
         self._keep_until: Optional[float] = None
-        self._places = places
+        self._places = place_folders
         self._placed_bytes = 0
         self._dialler = dialler
         self._pod = pod
@@ -72,7 +78,12 @@ class PodRelay:
         self._reaper: Optional[Peer] = None
         self._has_runner = False
         self._relay = Relay(
-            self._poll, None, None, replay_bytes=replay_bytes, command=self._on_command, lost=self._on_runner_lost
+            self._poll,
+            None,
+            None,
+            replay_bytes=replay_bytes,
+            on_command=self._on_command,
+            on_runner_lost=self._on_runner_lost,
         )
         self._link: Optional[Peer] = None
         self._is_dialling = False
@@ -91,8 +102,8 @@ class PodRelay:
         """Relays until the agent knows the end of the session, or this container is killed."""
         while not self._is_done():
             self._keep_dialling()
-            self._relay.interest()
-            self._watch_reaper()
+            self._relay.update_poll_events()
+            self._update_reaper_events()
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._dispatch(fd, events)
             self._report_end()
@@ -142,7 +153,7 @@ class PodRelay:
             self._poll.register(self._reaper, select.POLLIN)
         elif role == "runner" and not self._has_runner:
             self._has_runner = True
-            self._relay.follow(sock)
+            self._relay.attach_runner(sock)
         else:
             sock.close()
             return
@@ -158,7 +169,7 @@ class PodRelay:
         self._listener = None
         os.unlink(self._socket_path)
 
-    def _watch_reaper(self) -> None:
+    def _update_reaper_events(self) -> None:
         if self._reaper is not None:
             self._poll.modify(self._reaper, select.POLLIN | (select.POLLOUT if self._reaper.queued else 0))
 
@@ -167,13 +178,13 @@ class PodRelay:
             reaper.flush()
         if not events & ~select.POLLOUT:
             return
-        data = reaper.receive()
+        received_bytes = reaper.receive()
         try:
-            for body in reaper.reader.feed(data or b""):
+            for body in reaper.reader.feed(received_bytes or b""):
                 self._on_reaper_message(decode(body))
         except ProtocolViolation:
-            data = None
-        if data is None:
+            received_bytes = None
+        if received_bytes is None:
             self._poll.unregister(reaper)
             reaper.close()
             self._reaper = None
@@ -194,7 +205,7 @@ class PodRelay:
             self._send(message)
 
     def _on_ended(self, message: Dict[str, Any]) -> None:
-        self._relay.drain()
+        self._relay.read_remaining()
         self._ended = dict(message, last_seq=self._relay.last_seq)
         self._keep_until = time.monotonic() + self._keep_s
 
@@ -227,7 +238,7 @@ class PodRelay:
             reason = str(error) or type(error).__name__
             self._call(lambda: self._on_dial_failed(reason))
         else:
-            self._call(lambda: self._on_link(sock))
+            self._call(lambda: self._on_dialled(sock))
 
     def _on_dial_failed(self, reason: str) -> None:
         self._is_dialling = False
@@ -235,9 +246,9 @@ class PodRelay:
         self._dial_at = time.monotonic() + self._delay_s * (0.5 + random.random())
         sys.stderr.write("the agent cannot be reached: %s\n" % reason)
 
-    def _on_link(self, sock: Any) -> None:
+    def _on_dialled(self, sock: Any) -> None:
         self._is_dialling = False
-        self._link = peer = self._relay.adopt(TlsSocket(sock))
+        self._link = peer = self._relay.add_peer(TlsSocket(sock))
         self._is_end_sent = False
         # What has changed since the introduction was written.
         if self._reaper is not None and self._has_runner:
@@ -273,14 +284,14 @@ class PodRelay:
             if self._reaper is not None:
                 self._reaper.send(len(body).to_bytes(4, "big") + body)
             return
-        data = base64.b64decode(str(message.get("data")))
-        self._placed_bytes += len(data)
-        parts = str(message.get("path")).split("/")
-        if {"", ".", ".."} & set(parts) or self._placed_bytes > MAX_PLACED_BYTES:
+        content = base64.b64decode(str(message.get("data")))
+        self._placed_bytes += len(content)
+        path_parts = str(message.get("path")).split("/")
+        if {"", ".", ".."} & set(path_parts) or self._placed_bytes > MAX_PLACED_BYTES:
             self._send({"t": "failed", "reason": "a file cannot be placed"})
             return
         try:
-            place_file(folder, parts, data, 0o600 if message.get("private") else 0o644)
+            place_file(folder, path_parts, content, 0o600 if message.get("private") else 0o644)
         except OSError as error:
             self._send({"t": "failed", "reason": "a file cannot be placed: %s" % error})
 
@@ -303,14 +314,14 @@ class PodRelay:
 
     def _serve_stream(self, stream_id: str, port: int) -> None:
         try:
-            with socket.create_connection(("127.0.0.1", port), CONNECT_TIMEOUT_S) as local:
-                local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock, _ = self._dialler.dial({"role": "stream", "pod": self._pod, "id": stream_id})
-                with sock:
-                    Pump(local, TlsSocket(sock)).run()
+            with socket.create_connection(("127.0.0.1", port), CONNECT_TIMEOUT_S) as session_socket:
+                session_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                agent_socket, _ = self._dialler.dial({"role": "stream", "pod": self._pod, "id": stream_id})
+                with agent_socket:
+                    Pump(session_socket, TlsSocket(agent_socket)).run()
         except (OSError, Refused, OverflowError) as error:
-            failure = {"t": "dial-failed", "id": stream_id, "reason": str(error)[:200]}
-            self._call(lambda: self._send(failure))
+            failure_message = {"t": "dial-failed", "id": stream_id, "reason": str(error)[:200]}
+            self._call(lambda: self._send(failure_message))
         finally:
             self._call(self._on_stream_closed)
 

@@ -31,14 +31,14 @@ def main(arguments: List[str]) -> int:
 def copy_tree(source: str, target: str) -> None:
     """Copies the content of a folder into an existing folder, which may be another user's. Raises OSError."""
     for entry in os.scandir(source):
-        copy = os.path.join(target, entry.name)
+        target_path = os.path.join(target, entry.name)
         if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), copy)
+            os.symlink(os.readlink(entry.path), target_path)
         elif entry.is_dir():
-            os.mkdir(copy, 0o755)
-            copy_tree(entry.path, copy)
+            os.mkdir(target_path, 0o755)
+            copy_tree(entry.path, target_path)
         else:
-            shutil.copyfile(entry.path, copy)
+            shutil.copyfile(entry.path, target_path)
             status = entry.stat()
-            os.chmod(copy, status.st_mode)
-            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))  # byte code names the time of its source
+            os.chmod(target_path, status.st_mode)
+            os.utime(target_path, ns=(status.st_atime_ns, status.st_mtime_ns))  # byte code names the time of its source

@@ -46,9 +46,9 @@ def call(port: int, forbidden: str, allowed: str) -> int:
     """
     verdict = UNKNOWN
     for _ in range(ATTEMPTS):
-        if not answers(allowed, port):
+        if not is_reachable(allowed, port):
             verdict = UNKNOWN
-        elif answers(forbidden, port):
+        elif is_reachable(forbidden, port):
             verdict = NOT_ENFORCED
         else:
             return ENFORCED
@@ -56,7 +56,7 @@ def call(port: int, forbidden: str, allowed: str) -> int:
     return verdict
 
 
-def answers(host: str, port: int) -> bool:
+def is_reachable(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), CALL_TIMEOUT_S).close()
     except OSError:

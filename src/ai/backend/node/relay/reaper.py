@@ -1,7 +1,8 @@
-"""Runs the first process of a session's container in a pod. It starts the runner when the agent says so, and reaps.
+"""Runs the first process of a session's container in a pod. Starts the runner when the agent says so.
 
-It connects to the relay in the other container before any code of the user runs, and ends with the runner. The
-environment and the files of the session come over that connection: nothing of them is in the pod's description.
+The process reaps orphans. It connects to the relay in the other container before any code of the user runs, and ends
+with the runner. The environment and the files of the session come over that connection: nothing of them is in the
+pod's description.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
 CONNECT_TIMEOUT_S = 30.0
-LAST_WORDS_PATH = "/dev/termination-log"
+TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 """The file that the kubelet copies into the container's status (Container.terminationMessagePath)."""
 _CONNECT_CHECK_S = 0.01
 _PLATFORM = "/opt/backend.ai/"
@@ -52,34 +53,34 @@ class Reaper:
 
     def run(self) -> int:
         """Waits for the end of the runner; returns its exit code as a shell does."""
-        first = self._first
-        while first.status is None:
+        first_process = self._first
+        while first_process.status is None:
             self._poll.modify(self._control, select.POLLIN | (select.POLLOUT if self._control.queued else 0))
-            for fd, events in self._poll.poll(timeout_ms(first.kill_at, self._stats_at)):
-                if fd == first.wakeup:
-                    first.on_wakeup()
+            for fd, events in self._poll.poll(timeout_ms(first_process.kill_at, self._stats_at)):
+                if fd == first_process.wakeup:
+                    first_process.on_wakeup()
                 else:
                     self._serve_control(events)
-            first.kill_if_due()
+            first_process.kill_if_due()
             if self._stats_at is not None and time.monotonic() >= self._stats_at:
                 self._send_stats()
         signal_all(signal.SIGKILL)
-        self._report_end(first.status)
-        return shell_code(first.status)
+        self._report_end(first_process.status)
+        return shell_code(first_process.status)
 
     def _serve_control(self, events: int) -> None:
         if events & select.POLLOUT:
             self._control.flush()
         if not events & ~select.POLLOUT:
             return
-        data = self._control.receive()
+        received_bytes = self._control.receive()
         try:
-            for body in self._control.reader.feed(data or b""):
+            for body in self._control.reader.feed(received_bytes or b""):
                 self._on_message(decode(body))
         except (ProtocolViolation, KeyError, TypeError, ValueError) as error:
             self._control.send(encode({"t": "failed", "reason": "%s: %s" % (type(error).__name__, error)}))
             return
-        if data is None:
+        if received_bytes is None:
             # Without its relay nobody can reach this session any more.
             sys.stderr.write("the relay of this session has ended\n")
             signal_all(signal.SIGKILL)
@@ -91,7 +92,7 @@ class Reaper:
             self._write_file(message)
         elif kind == "begin":
             if not self._first.pid:
-                self._begin(message)
+                self._on_begin(message)
             self._control.send(encode({"t": "begun", "pid": self._first.pid}))
         elif kind == "end":
             self._reason = self._reason or str(message.get("reason") or "")
@@ -105,16 +106,16 @@ class Reaper:
                 signal_all(signal.SIGKILL)
 
     def _write_file(self, message: Dict[str, Any]) -> None:
-        parts = str(message["path"]).split("/")
-        if {"", ".", ".."} & set(parts):
+        path_parts = str(message["path"]).split("/")
+        if {"", ".", ".."} & set(path_parts):
             raise ValueError("%r is no plain path" % message["path"])
         mode = 0o600 if message.get("private") else 0o644
         try:
-            place_file(self._home, parts, binascii.a2b_base64(message["data"]), mode)
+            place_file(self._home, path_parts, binascii.a2b_base64(message["data"]), mode)
         except OSError as error:
             self._control.send(encode({"t": "failed", "reason": "%s: %s" % (message["path"], error.strerror)}))
 
-    def _begin(self, message: Dict[str, Any]) -> None:
+    def _on_begin(self, message: Dict[str, Any]) -> None:
         assert self._runner_socket is not None
         environment = session_environment(dict(os.environ), message["environ"])
         self._stats_interval_s = float(message.get("stats_interval") or _DEFAULT_STATS_INTERVAL_S)
@@ -140,27 +141,33 @@ class Reaper:
 
     def _report_end(self, status: int) -> None:
         """Reports the end of the runner to the relay."""
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        code = None if number is not None else os.WEXITSTATUS(status)
-        oom = number == signal.SIGKILL and oom_kills() > self._oom_kills
-        ended = {"t": "ended", "code": code, "signal": number, "oom": oom, "reason": self._reason}
-        _write_termination_message(ended)
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_code = None if signal_number is not None else os.WEXITSTATUS(status)
+        is_out_of_memory = signal_number == signal.SIGKILL and oom_kills() > self._oom_kills
+        end_message = {
+            "t": "ended",
+            "code": exit_code,
+            "signal": signal_number,
+            "oom": is_out_of_memory,
+            "reason": self._reason,
+        }
+        _write_termination_message(end_message)
         self._control.sock.setblocking(True)
         self._control.sock.settimeout(CONNECT_TIMEOUT_S)
         self._control.send(encode(dict(measure(), t="stats")))
-        self._control.send(encode(ended))
+        self._control.send(encode(end_message))
         while self._control.queued and self._control.is_open and self._control.flush():
             continue
 
 
-def session_environment(image: Dict[str, str], sent: Dict[str, str]) -> Dict[str, str]:
+def session_environment(image_environment: Dict[str, str], sent_environment: Dict[str, str]) -> Dict[str, str]:
     """Returns the runner's environment. Variables that the agent sent replace those that the image sets.
 
     The image's variables are prefixed as those of the session, so that none means anything to the runner itself.
     """
-    environment = dict(sent)
-    for name, value in image.items():
-        if name.startswith("KUBERNETES_") or name in sent or _SESSION_PREFIX + name in sent:
+    environment = dict(sent_environment)
+    for name, value in image_environment.items():
+        if name.startswith("KUBERNETES_") or name in sent_environment or _SESSION_PREFIX + name in sent_environment:
             continue
         environment["PATH" if name == "PATH" else _SESSION_PREFIX + name] = value
     return environment
@@ -182,11 +189,11 @@ def _connect(channel_folder: str, role: str) -> Socket:
             time.sleep(_CONNECT_CHECK_S)
 
 
-def _write_termination_message(ended: Dict[str, Any]) -> None:
+def _write_termination_message(end_message: Dict[str, Any]) -> None:
     """Writes the exit of the program into the container's status, for an agent that is not connected at the end."""
     try:
-        with open(LAST_WORDS_PATH, "w") as file:
-            file.write(dumps({name: value for name, value in ended.items() if name != "t"}))
+        with open(TERMINATION_MESSAGE_PATH, "w") as file:
+            file.write(dumps({name: value for name, value in end_message.items() if name != "t"}))
     except OSError:
         return
 
@@ -200,9 +207,9 @@ def main(arguments: List[str]) -> int:
     if arguments[:1] == ["--here"]:
         arguments = arguments[1:]
     else:
-        own = find_interpreter(process_module)
-        if own is not None:
-            os.execv(own, [own, "-I", "-S", sys.argv[0], "reaper", "--here", *arguments])
+        image_python = find_interpreter(process_module)
+        if image_python is not None:
+            os.execv(image_python, [image_python, "-I", "-S", sys.argv[0], "reaper", "--here", *arguments])
     if len(arguments) != 2 or arguments[0] != "--setup":
         sys.stderr.write("usage: main.py reaper [--here] --setup JSON\n")
         return 2
@@ -226,8 +233,8 @@ def find_interpreter(process_module: Any) -> Optional[str]:
     path: Optional[str] = process_module.find_executable("python3")
     if path is None or path.startswith(_PLATFORM):
         return None
-    check = "import sys; sys.exit(sys.version_info < (3, 8))"
-    pid = os.posix_spawn(path, [path, "-I", "-S", "-c", check], os.environ)
+    version_check = "import sys; sys.exit(sys.version_info < (3, 8))"
+    pid = os.posix_spawn(path, [path, "-I", "-S", "-c", version_check], os.environ)
     return path if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 else None
 
 

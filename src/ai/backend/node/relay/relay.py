@@ -30,12 +30,12 @@ class Relay:
 
     Args:
         poll: the owner's; the relay registers the listener, the runner and its peers there.
-        listener: of the peers; None where the owner makes the connections, and gives them to :meth:`adopt`.
+        listener: of the peers; None where the owner makes the connections, and gives them to :meth:`add_peer`.
         runner: the stream of the runner; None until there is one.
         replay_bytes: the limit of stored unacknowledged messages.
-        command: called with (peer, type, body) for a message that anybody may send; returns False for an unknown one.
-        lost: called when the runner's stream has ended, with "" or with the violation of the protocol.
-        convert: returns what to write to the runner for a message of the controller, by its type and body.
+        on_command: called with (peer, type, body) for a message that any peer may send; returns False for others.
+        on_runner_lost: called when the runner's stream has ended, with "" or with the violation of the protocol.
+        convert_for_runner: returns what to write to the runner for a message of the controller, by its type and body.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class Relay:
         runner: _socket.socket | None,
         *,
         replay_bytes: int,
-        command: Callable[[Peer, str, bytes], bool],
-        lost: Callable[[str], None],
-        convert: Callable[[str, bytes], bytes] = lambda _type, body: pack(body),
+        on_command: Callable[[Peer, str, bytes], bool],
+        on_runner_lost: Callable[[str], None],
+        convert_for_runner: Callable[[str, bytes], bytes] = lambda _type, body: pack(body),
     ) -> None:
         self._poll = poll
         self._listener = listener
-        self._command = command
-        self._lost = lost
-        self._convert = convert
+        self._command = on_command
+        self._lost = on_runner_lost
+        self._convert = convert_for_runner
         self._runner: Peer | None = None
         self._replay = Replay(replay_bytes)
         self._peers: dict[int, Peer] = {}
@@ -66,9 +66,9 @@ class Relay:
         if listener is not None:
             poll.register(listener, select.POLLIN)
         if runner is not None:
-            self.follow(runner)
+            self.attach_runner(runner)
 
-    def follow(self, runner: _socket.socket) -> None:
+    def attach_runner(self, runner: _socket.socket) -> None:
         """Begins to relay this runner."""
         self._runner = Peer(runner)
         self._poll.register(self._runner, select.POLLIN)
@@ -116,56 +116,56 @@ class Relay:
             return False
         return True
 
-    def finish(self, ended: dict[str, Any]) -> None:
+    def report_end(self, exit_report: dict[str, Any]) -> None:
         """Reports the workload's end to controller and watchers, after all frames of the runner."""
-        self.exit = ended
-        frame = encode({"t": "exited", **ended})
+        self.exit = exit_report
+        frame = encode({"t": "exited", **exit_report})
         for peer in list(self._peers.values()):
             if peer is self._controller:
                 self._send_unsent()
             if peer.fileno() in self._watchers or peer is self._controller:
                 peer.send(frame)
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send_for_runner(self, message: dict[str, Any]) -> None:
         """Sends the controller a message in the runner's name, numbered and stored like the runner's own."""
         self._replay.push(dumps(message).encode())
         self._send_unsent()
 
-    def drain(self) -> None:
+    def read_remaining(self) -> None:
         """Reads the rest of the runner's stream after the runner has ended."""
         while self._runner is not None and not self._replay.is_full:
-            data = self._runner.receive()
-            if not data:
+            received_bytes = self._runner.receive()
+            if not received_bytes:
                 self._drop_runner()
                 break
-            self._receive_from_runner(data)
+            self._receive_from_runner(received_bytes)
 
-    def interest(self) -> None:
+    def update_poll_events(self) -> None:
         """Updates the poll events for the runner and all connections, by what the relay can handle now. Call it before
         each wait.
         """
         if self._runner is not None:
-            is_behind = self._controller is not None and self._sent < self._replay.last_seq
-            takes_frames = not self._replay.is_full and not is_behind
+            is_controller_behind = self._controller is not None and self._sent < self._replay.last_seq
+            takes_frames = not self._replay.is_full and not is_controller_behind
             self._poll.modify(
                 self._runner, (select.POLLIN if takes_frames else 0) | (select.POLLOUT if self._runner.queued else 0)
             )
-        is_full = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
+        is_runner_full = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
         for peer in list(self._peers.values()):
             if not peer.is_open:
                 self._forget_peer(peer)
                 continue
-            takes_frames = not (is_full and peer is self._controller)
+            takes_frames = not (is_runner_full and peer is self._controller)
             self._poll.modify(peer, (select.POLLIN if takes_frames else 0) | (select.POLLOUT if peer.queued else 0))
 
     def _read_runner(self) -> None:
         assert self._runner is not None
-        data = self._runner.receive()
-        if data is None:
+        received_bytes = self._runner.receive()
+        if received_bytes is None:
             self._drop_runner()
             self._lost("")
         else:
-            self._receive_from_runner(data)
+            self._receive_from_runner(received_bytes)
 
     def _receive_from_runner(self, data: bytes) -> None:
         if self._runner is None:
@@ -189,9 +189,9 @@ class Relay:
             sock, _ = listener.accept()
         except OSError:
             return
-        self.adopt(sock)
+        self.add_peer(sock)
 
-    def adopt(self, sock: Any) -> Peer:
+    def add_peer(self, sock: Any) -> Peer:
         """Starts serving a connection. It is a socket, or an object that has the methods of a socket."""
         peer = Peer(sock)
         self._peers[peer.fileno()] = peer
@@ -213,7 +213,7 @@ class Relay:
             peer.send(frame)
 
     def _forget_peer(self, peer: Peer) -> None:
-        fd = next(number for number, held in self._peers.items() if held is peer)
+        fd = next(peer_fd for peer_fd, open_peer in self._peers.items() if open_peer is peer)
         try:
             self._poll.unregister(fd)
         except (KeyError, ValueError, OSError):
@@ -229,12 +229,12 @@ class Relay:
             self._send_unsent()
         if not events & ~select.POLLOUT:
             return
-        data = peer.receive()
-        if data is None:
+        received_bytes = peer.receive()
+        if received_bytes is None:
             self._forget_peer(peer)
             return
         try:
-            for body in peer.reader.feed(data):
+            for body in peer.reader.feed(received_bytes):
                 self._handle_message(peer, body)
                 if not peer.is_open:
                     break
@@ -273,7 +273,7 @@ class Relay:
         # Numbers the agent says it has are acknowledged; a number we never gave comes from another incarnation.
         self._sent = last_seq if last_seq <= self._replay.last_seq else 0
         self._acked = max(self._acked, self._sent)
-        attached = {
+        answer = {
             "t": "attached",
             "protocol": PROTOCOL,
             "first_seq": self._replay.first_seq,
@@ -281,7 +281,7 @@ class Relay:
             "alive": self.exit is None,
             "exit": self.exit,
         }
-        peer.send(encode(attached))
+        peer.send(encode(answer))
         self._send_unsent()
         if self.exit is not None:
             while self._sent < self._replay.last_seq and peer.is_open:

@@ -78,35 +78,35 @@ class Pump:
         reads_local = not self._local_ended and len(self._to_remote) <= _BUFFER_BYTES
         reads_remote = not self._remote_ended and len(self._to_local) <= _BUFFER_BYTES
         if not self._is_local_gone:
-            poll.register(self._local, _events(reads_local, self._to_local))
-        poll.register(self._remote, _events(reads_remote, self._to_remote))
-        ready: Dict[int, int] = dict(poll.poll())
-        local_events = ready.get(self._local.fileno(), 0)
+            poll.register(self._local, _poll_events(reads_local, self._to_local))
+        poll.register(self._remote, _poll_events(reads_remote, self._to_remote))
+        events_by_fd: Dict[int, int] = dict(poll.poll())
+        local_events = events_by_fd.get(self._local.fileno(), 0)
         if local_events & ~select.POLLOUT:
             if self._local_ended:
                 self._is_local_gone = True
             elif reads_local:
                 self._read_local()
-        if ready.get(self._remote.fileno(), 0) & ~select.POLLOUT:
+        if events_by_fd.get(self._remote.fileno(), 0) & ~select.POLLOUT:
             self._read_remote()
 
     def _read_local(self) -> None:
-        data = _receive(self._local)
-        if data is not None:
-            self._to_remote += pack_piece(data)
-            self._local_ended = not data
+        received_bytes = _receive(self._local)
+        if received_bytes is not None:
+            self._to_remote += pack_piece(received_bytes)
+            self._local_ended = not received_bytes
 
     def _read_remote(self) -> None:
-        data = _receive(self._remote)
-        if data == b"":
+        received_bytes = _receive(self._remote)
+        if received_bytes == b"":
             raise ConnectionResetError("the agent cut the stream")
-        for piece in self._reader.feed(data or b""):
+        for piece in self._reader.feed(received_bytes or b""):
             self._remote_ended = self._remote_ended or not piece
             self._to_local += piece
 
 
-def _events(reads: bool, unsent: bytearray) -> int:
-    return (select.POLLIN if reads else 0) | (select.POLLOUT if unsent else 0)
+def _poll_events(is_reading: bool, unsent_data: bytearray) -> int:
+    return (select.POLLIN if is_reading else 0) | (select.POLLOUT if unsent_data else 0)
 
 
 def _receive(sock: Any) -> Optional[bytes]:
@@ -121,7 +121,7 @@ def _receive(sock: Any) -> Optional[bytes]:
 def _send(sock: Any, queue: bytearray) -> None:
     while queue:
         try:
-            sent = sock.send(bytes(queue[:_PIECE_BYTES]))
+            sent_bytes = sock.send(bytes(queue[:_PIECE_BYTES]))
         except (BlockingIOError, InterruptedError):
             return
-        del queue[:sent]
+        del queue[:sent_bytes]

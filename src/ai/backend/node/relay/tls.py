@@ -59,48 +59,53 @@ class Dialler:
     """Opens connections from a pod's relay to the agent.
 
     Args:
-        target: host and port of the agents' service.
-        authority: the certificate authority of the agents, in PEM.
+        agent_address: host and port of the agents' service.
+        authority_pem: the certificate authority of the agents, in PEM.
         token_path: where the platform renews this pod's token.
     """
 
-    def __init__(self, target: Tuple[str, int], authority: str, token_path: str) -> None:
-        self._target = target
+    def __init__(self, agent_address: Tuple[str, int], authority_pem: str, token_path: str) -> None:
+        self._target = agent_address
         self._token_path = token_path
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._context.load_verify_locations(cadata=authority)
+        self._context.load_verify_locations(cadata=authority_pem)
 
     def dial(self, hello: Dict[str, Any]) -> Tuple[ssl.SSLSocket, Dict[str, Any]]:
         """Connects and introduces this pod; returns the connection and the agent's welcome. Raises OSError, Refused."""
         with open(self._token_path, "rb") as file:
             token = file.read(_MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
-        plain = socket.create_connection(self._target, DIAL_TIMEOUT_S)
+        tcp_socket = socket.create_connection(self._target, DIAL_TIMEOUT_S)
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _detect_dead_peers(plain)
-            sock = self._context.wrap_socket(plain, server_hostname=SERVER_NAME)
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _detect_dead_peers(tcp_socket)
+            tls_socket = self._context.wrap_socket(tcp_socket, server_hostname=SERVER_NAME)
         except BaseException:
-            plain.close()
+            tcp_socket.close()
             raise
         try:
-            sock.sendall(encode(dict(hello, t="hello", protocol=PROTOCOL, token=token)))
-            welcome = _read_frame(sock)
+            tls_socket.sendall(encode(dict(hello, t="hello", protocol=PROTOCOL, token=token)))
+            welcome = _read_frame(tls_socket)
             if welcome.get("t") != "welcome":
                 raise Refused(str(welcome.get("reason"))[:200])
         except BaseException:
-            sock.close()
+            tls_socket.close()
             raise
-        return sock, welcome
+        return tls_socket, welcome
 
 
 def _detect_dead_peers(sock: socket.socket) -> None:
     """Closes the connection within half a minute if the agent's machine does not answer any more."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30000)):
-        option: Optional[int] = getattr(socket, name, None)
+    for option_name, option_value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 30000),
+    ):
+        option: Optional[int] = getattr(socket, option_name, None)
         if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(socket.IPPROTO_TCP, option, option_value)
 
 
 def _read_frame(sock: ssl.SSLSocket) -> Dict[str, Any]:

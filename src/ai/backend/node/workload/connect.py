@@ -33,8 +33,8 @@ _LOOPBACK_ADDRESS = "127.0.0.1"
 _LISTENING_STATE = "0A"
 _CALL_THREADS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
 """Separate threads, so that a hostile workload that delays its callers blocks no other work of the agent."""
-_CALLS_AT_ONCE = 2
-_TURNS_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
+_MAX_CONCURRENT_CALLS = 2
+_SEMAPHORE_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
 """Limits, by workload directory, how many threads a workload can occupy."""
 
 
@@ -73,15 +73,15 @@ class SocketStream:
 
     async def write(self, data: bytes) -> None:
         """Sends data. Returns while a little data is still queued, so that the next piece is fetched meanwhile."""
-        self._require_uncut()
+        self._raise_if_cut()
         self._unsent.append(memoryview(data))
         self._queued_bytes += len(data)
         if len(self._unsent) == 1:
             self._flush()
-        await self._until_queued(_MAX_READ_BYTES)
+        await self._wait_until_queued(_MAX_READ_BYTES)
 
     async def write_eof(self) -> None:
-        await self._until_queued(0)
+        await self._wait_until_queued(0)
         with suppress(OSError):  # the far side has gone already, as whoever reads will hear
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -100,17 +100,17 @@ class SocketStream:
         self._is_cut = True
         return self._sock
 
-    def _require_uncut(self) -> None:
+    def _raise_if_cut(self) -> None:
         if self._failure is not None:
             raise Unavailable(f"the connection was cut: {self._failure}")
         if self._is_cut:
             raise Unavailable("the connection was cut")
 
-    async def _until_queued(self, max_queued_bytes: int) -> None:
-        self._require_uncut()
+    async def _wait_until_queued(self, max_queued_bytes: int) -> None:
+        self._raise_if_cut()
         while self._queued_bytes > max_queued_bytes:
             await self._wait_until_ready("write")
-            self._require_uncut()
+            self._raise_if_cut()
 
     def _flush(self) -> None:
         """Sends as much as the socket takes; the event loop calls again when the socket takes more."""
@@ -155,7 +155,7 @@ def _wake_waiter(waiter: asyncio.Future[None]) -> None:
 
 async def connect_inside(directory: Path, port: int) -> SocketStream:
     """Connects to 127.0.0.1 in the network of the directory's workload. Raises Unavailable."""
-    return SocketStream(await _in_thread(directory, _connect_inside, directory, port))
+    return SocketStream(await _run_in_thread(directory, _connect_inside, directory, port))
 
 
 async def connect_on_host(directory: Path, home: Path, port: int, pids: Iterable[int]) -> SocketStream:
@@ -163,18 +163,18 @@ async def connect_on_host(directory: Path, home: Path, port: int, pids: Iterable
 
     Raises Unavailable.
     """
-    return SocketStream(await _in_thread(directory, _connect_on_host, home, port, tuple(pids)))
+    return SocketStream(await _run_in_thread(directory, _connect_on_host, home, port, tuple(pids)))
 
 
 async def exposure_of(directory: Path) -> PortExposure:
     """Returns who reaches the ports of a workload, as its shim or relay reports. Raises Unavailable."""
-    exposure: PortExposure = await _in_thread(directory, _exposure_of, directory)
+    exposure: PortExposure = await _run_in_thread(directory, _exposure_of, directory)
     return exposure
 
 
-async def _in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
+async def _run_in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a call in a thread, few at once per workload. Raises Unavailable if earlier calls take too long."""
-    turn_semaphore = _TURNS_OF_WORKLOAD.setdefault(directory, asyncio.Semaphore(_CALLS_AT_ONCE))
+    turn_semaphore = _SEMAPHORE_OF_WORKLOAD.setdefault(directory, asyncio.Semaphore(_MAX_CONCURRENT_CALLS))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             await turn_semaphore.acquire()
@@ -318,14 +318,14 @@ def _reach_relay(directory: Path, deadline: float) -> Iterator[socket.socket]:
 
 
 def _receive_exactly(relay_socket: socket.socket, length: int, deadline: float) -> bytes:
-    received = bytearray()
-    while len(received) < length:
+    received_bytes = bytearray()
+    while len(received_bytes) < length:
         _limit_wait(relay_socket, deadline)
-        chunk = relay_socket.recv(length - len(received))
+        chunk = relay_socket.recv(length - len(received_bytes))
         if not chunk:
             raise ConnectionResetError
-        received += chunk
-    return bytes(received)
+        received_bytes += chunk
+    return bytes(received_bytes)
 
 
 def _limit_wait(relay_socket: socket.socket, deadline: float) -> None:

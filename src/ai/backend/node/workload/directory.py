@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object to a new file that no reader needs yet. A reader sees no object until all is written.
+    """Writes a JSON object to a new file. A reader that comes too early sees no valid object.
 
     Raises OSError.
     """
@@ -40,9 +40,9 @@ def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replaces a file by a JSON object atomically. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+    temporary_path = path.with_name(path.name + ".tmp")
+    temporary_path.write_text(json.dumps(content), encoding="utf-8")
+    temporary_path.replace(path)
 
 
 def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
@@ -65,8 +65,13 @@ class WorkloadFolder(msgspec.Struct, frozen=True):
         content = read_json(self.path / "exit.json")
         return None if content is None else exit_of(content)
 
-    def write_exit(self, ended: WorkloadExit) -> None:
-        content = {"code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
+    def write_exit(self, workload_exit: WorkloadExit) -> None:
+        content = {
+            "code": workload_exit.code,
+            "signal": workload_exit.signal,
+            "oom": workload_exit.oom,
+            "reason": workload_exit.reason,
+        }
         write_json(self.path / "exit.json", {"version": 1, **content})
 
     @property

@@ -51,26 +51,28 @@ def place_files(
     return bound_files
 
 
-def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644) -> None:
+def write_in_home(
+    home: Path, relative_path: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644
+) -> None:
     """Writes a file in a home without following links, which the owner may have placed. Raises CreationDenied."""
-    *parents, name = relative.split("/")
+    *parent_names, file_name = relative_path.split("/")
     directory_fd = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        directory_fd, home_fd = make_directories(directory_fd, parents, owner), directory_fd
+        directory_fd, home_fd = make_directories(directory_fd, parent_names, owner), directory_fd
         os.close(home_fd)
         try:
-            os.unlink(name, dir_fd=directory_fd)
+            os.unlink(file_name, dir_fd=directory_fd)
         except FileNotFoundError:
             pass
         fd = os.open(
-            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=directory_fd
+            file_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=directory_fd
         )
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             if owner is not None:
                 os.fchown(fd, *owner)
     except OSError as error:
-        raise CreationDenied(f"{relative!r} cannot be written in the home: {error.strerror}") from error
+        raise CreationDenied(f"{relative_path!r} cannot be written in the home: {error.strerror}") from error
     finally:
         os.close(directory_fd)
 
@@ -136,13 +138,13 @@ def _remove_entry(top_fd: int, name: str) -> None:
         return
     root_fd = _open_directory(top_fd, name)
     try:
-        counter = 0
+        lifted_count = 0
         while True:
             subdirectories = _unlink_files(root_fd)
             if not subdirectories:
                 break
-            for child in subdirectories:
-                counter = _lift_subdirectories(root_fd, child, counter)
+            for subdirectory in subdirectories:
+                lifted_count = _lift_subdirectories(root_fd, subdirectory, lifted_count)
     finally:
         os.close(root_fd)
     os.rmdir(name, dir_fd=top_fd)
@@ -173,43 +175,45 @@ def _make_writable(directory_fd: int) -> None:
         os.fchmod(directory_fd, 0o700)
 
 
-def _lift_subdirectories(root_fd: int, name: str, counter: int) -> int:
+def _lift_subdirectories(root_fd: int, name: str, lifted_count: int) -> int:
     """Removes a directory below the root, and moves its subdirectories up to the root."""
-    child = _open_directory(root_fd, name)
+    directory_fd = _open_directory(root_fd, name)
     try:
         _make_writable(root_fd)
-        for grandchild in _unlink_files(child):
-            _make_writable(child)
+        for subdirectory in _unlink_files(directory_fd):
+            _make_writable(directory_fd)
             while True:
-                counter += 1
+                lifted_count += 1
                 try:
-                    os.stat(f".lifted-{counter}", dir_fd=root_fd, follow_symlinks=False)
+                    os.stat(f".lifted-{lifted_count}", dir_fd=root_fd, follow_symlinks=False)
                 except FileNotFoundError:
                     break
-            unlock(child, grandchild)
-            os.rename(grandchild, f".lifted-{counter}", src_dir_fd=child, dst_dir_fd=root_fd)
+            unlock(directory_fd, subdirectory)
+            os.rename(subdirectory, f".lifted-{lifted_count}", src_dir_fd=directory_fd, dst_dir_fd=root_fd)
     finally:
-        os.close(child)
+        os.close(directory_fd)
     os.rmdir(name, dir_fd=root_fd)
-    return counter
+    return lifted_count
 
 
-def check_mount(mount: Mount, *, staged: bool = False) -> None:
+def check_mount(mount: Mount, *, is_staged: bool = False) -> None:
     """Checks a mount's source and target. Raises CreationDenied. Only staged sources may contain ``BENEATH``."""
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
-        raise _denied(mount, "is not a plain absolute path")
+        raise _mount_error(mount, "is not a plain absolute path")
     covered_paths = (RUNNER + "/", HOME + "/")
     if (
         target in FORBIDDEN_TARGETS
         or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/"))
         or any(path.startswith(target + "/") for path in covered_paths)
     ):
-        raise _denied(mount, "is a place where nothing can be mounted")
-    if BENEATH in mount.source and not staged:
-        raise _denied(mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder")
+        raise _mount_error(mount, "is a place where nothing can be mounted")
+    if BENEATH in mount.source and not is_staged:
+        raise _mount_error(
+            mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder"
+        )
     if not os.path.exists(mount.source):  # noqa: PTH110  # a source is a text, tested as it is mounted
-        raise _denied(mount, "has a source that does not exist on this node")
+        raise _mount_error(mount, "has a source that does not exist on this node")
 
 
 def check_ipc(folder: str) -> None:
@@ -224,5 +228,5 @@ def check_ipc(folder: str) -> None:
         raise CreationDenied(message, data={"field": "ipc", "key": folder})
 
 
-def _denied(mount: Mount, problem: str) -> CreationDenied:
+def _mount_error(mount: Mount, problem: str) -> CreationDenied:
     return CreationDenied(f"the mount target {mount.target!r} {problem}", data={"field": "mounts", "key": mount.target})

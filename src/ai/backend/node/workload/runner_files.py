@@ -47,7 +47,9 @@ def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
     """
     content_of_path = {path.name: path.read_bytes() for path in _runner_files(source)}
     content_of_path |= {
-        f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))
+        f"{part_folder.name}/{path.name}": path.read_bytes()
+        for part_folder in parts
+        for path in sorted(part_folder.glob("*.py"))
     }
     digest = hashlib.sha256()
     for name, content in content_of_path.items():
@@ -79,10 +81,10 @@ def _copy_folder(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
         shutil.copystat(path, target / path.name)  # byte code names the time of its source
         (target / path.name).chmod(0o644 if path.suffix else 0o755)
-    _take_byte_code(source, target)
+    _copy_byte_code(source, target)
 
 
-def _take_byte_code(source: Path, copy: Path) -> None:
+def _copy_byte_code(source: Path, copy: Path) -> None:
     cache_folder = copy / "__pycache__"
     cache_folder.mkdir()
     cache_folder.chmod(0o755)
@@ -103,10 +105,12 @@ def _is_current(byte_code: Path, source: Path) -> bool:
     return header[4:] == struct.pack("<LLL", 0, int(status.st_mtime) & 0xFFFF_FFFF, status.st_size & 0xFFFF_FFFF)
 
 
-def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
-    """Removes other runner copies whose path is in no text of ``in_use``, which has one text a workload."""
+def remove_other_copies(copy: Path, workload_texts: Collection[str]) -> None:
+    """Removes other runner copies whose path is in no text of ``workload_texts``, which has one text a workload."""
     for other_copy in copy.parent.iterdir():
-        if other_copy.name != copy.name and not any(other_copy.name in workload_text for workload_text in in_use):
+        if other_copy.name != copy.name and not any(
+            other_copy.name in workload_text for workload_text in workload_texts
+        ):
             remove_tree(other_copy)
 
 

@@ -52,8 +52,8 @@ def process_views(pids: Sequence[int]) -> list[ProcessView]:
             gauge("mem", proc.resident_bytes(pid), "bytes", None),
         ]
         transferred_counts = zip(("io_read", "io_write"), transferred_bytes(pid) or (), strict=False)
-        measurements += [accumulated(key, byte_count, "bytes") for key, byte_count in transferred_counts]
-        start_tick, shown_pid = int(fields[19]), _shown_pid(pid)
+        measurements += [accumulated(metric_key, byte_count, "bytes") for metric_key, byte_count in transferred_counts]
+        start_tick, shown_pid = int(fields[19]), _pid_in_namespace(pid)
         views.append(
             ProcessView(
                 pid=pid, started=start_tick, shown_pid=shown_pid, command=_command_of(pid), measurements=measurements
@@ -62,7 +62,7 @@ def process_views(pids: Sequence[int]) -> list[ProcessView]:
     return views
 
 
-def _shown_pid(pid: int) -> int:
+def _pid_in_namespace(pid: int) -> int:
     for line in cgroupfs.read(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -94,8 +94,8 @@ class Measurable(Protocol):
 
 @dataclass(slots=True)
 class _HomeSize:
-    due: float
-    size: int
+    due_at: float
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class _WorkloadState:
 
     files: GroupFiles
     network: tuple[int, int] | None
-    cpu_at: float = 0.0
+    cpu_measured_at: float = 0.0
     cpu_used_ms: float | None = None
     transferred: tuple[int, int] | None = None
 
@@ -135,14 +135,14 @@ class Meter:
 
     def home_size(self, record: Measurable, now_s: float) -> int:
         """Returns the bytes in a workload's home. Walks of homes are spaced to cost at most a fiftieth of one core."""
-        home = self._homes.get(record.key)
-        if home is not None and now_s < home.due:
-            return home.size
+        stored_size = self._homes.get(record.key)
+        if stored_size is not None and now_s < stored_size.due_at:
+            return stored_size.size_bytes
         started_at_s = time.perf_counter()
         size_bytes = tree_size(Path(record.home))
-        cost_s = time.perf_counter() - started_at_s
-        self._allowance_s -= cost_s
-        self._homes[record.key] = _HomeSize(now_s + max(HOME_SIZE_MIN_AGE_S, cost_s / HOME_SIZE_DUTY), size_bytes)
+        walk_s = time.perf_counter() - started_at_s
+        self._allowance_s -= walk_s
+        self._homes[record.key] = _HomeSize(now_s + max(HOME_SIZE_MIN_AGE_S, walk_s / HOME_SIZE_DUTY), size_bytes)
         return size_bytes
 
     def _renew_home_sizes(self, records: Sequence[Measurable], now_s: float) -> None:
@@ -150,7 +150,7 @@ class Meter:
         earned_s = max(0.0, now_s - self._last_at) * HOME_SIZE_DUTY
         self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned_s), now_s
         due_at_of_home = {
-            record.key: home.due if (home := self._homes.get(record.key)) is not None else 0.0 for record in records
+            record.key: home.due_at if (home := self._homes.get(record.key)) is not None else 0.0 for record in records
         }
         for record in sorted(
             (record for record in records if due_at_of_home[record.key] <= now_s),
@@ -186,7 +186,7 @@ class Meter:
         if state.network is not None:
             measurements += _network_measurements(state, pids)
         if (home := self._homes.get(key)) is not None:
-            measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes, _MAX_STATISTICS))
+            measurements.append(gauge("io_scratch_size", home.size_bytes, "bytes", record.home_bytes, _MAX_STATISTICS))
         return measurements
 
 
@@ -209,8 +209,8 @@ def rate(key: str, value: float, unit: str) -> Measurement:
 
 
 def _cpu_percent(state: _WorkloadState, cpu_used_ms: float, now_s: float) -> float:
-    earlier_used_ms, earlier_at = state.cpu_used_ms, state.cpu_at
-    state.cpu_used_ms, state.cpu_at = cpu_used_ms, now_s
+    earlier_used_ms, earlier_at = state.cpu_used_ms, state.cpu_measured_at
+    state.cpu_used_ms, state.cpu_measured_at = cpu_used_ms, now_s
     if earlier_used_ms is None or now_s <= earlier_at:
         return 0.0
     return max(0.0, (cpu_used_ms - earlier_used_ms) / (now_s - earlier_at) / 10)
@@ -224,23 +224,23 @@ def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
             process_namespace = Path(f"/proc/{pid}/ns/net").readlink()
         except OSError:
             continue
-        started = proc.start_time(pid)
-        if process_namespace != own_namespace and started is not None:
-            return pid, started
+        start_tick = proc.start_time(pid)
+        if process_namespace != own_namespace and start_tick is not None:
+            return pid, start_tick
     return None
 
 
 def _network_measurements(state: _WorkloadState, pids: Pids) -> list[Measurement]:
-    pid, started = state.network or (0, 0)
-    if not proc.is_same(pid, started):
+    pid, start_tick = state.network or (0, 0)
+    if not proc.is_same(pid, start_tick):
         state.network = _own_network(pids()) or state.network
-        pid, started = state.network or (0, 0)
-        if not proc.is_same(pid, started):
+        pid, start_tick = state.network or (0, 0)
+        if not proc.is_same(pid, start_tick):
             return []
     interface_counters = proc.interface_bytes(f"/proc/{pid}/net/dev").values()
     return [
-        rate(key, sum(byte_counts[direction_index] for byte_counts in interface_counters), "bps")
-        for direction_index, key in enumerate(("net_rx", "net_tx"))
+        rate(metric_key, sum(byte_counts[direction_index] for byte_counts in interface_counters), "bps")
+        for direction_index, metric_key in enumerate(("net_rx", "net_tx"))
     ]
 
 

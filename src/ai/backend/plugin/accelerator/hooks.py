@@ -255,9 +255,9 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
 _MAX_ITEMS = 1024
 _MAX_TEXT_BYTES = 65_536
 """Bytes of all variables, or of all lines for ``resource.txt``, of one plugin."""
-_CLOSED_PATHS = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kernel", "/opt/backend.ai/bin")
+_PLATFORM_PATHS = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kernel", "/opt/backend.ai/bin")
 """No plugin mounts anything at, below or above these."""
-_KEPT_PATHS = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
+_REQUIRED_PATHS = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
 """No plugin mounts anything at or above these; below it may."""
 _SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/root", "/home")
 """No shared memory lies at, above or below these."""
@@ -266,9 +266,9 @@ _FOREIGN_PROCESS_PATH = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
 _BASIC_DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "console")
 )
-_OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})
-_OWN_PREFIX = "BACKENDAI_"
-_OWN_LINES = frozenset({"SCRATCH_SIZE", "MOUNTS", "SLOTS", "UNIFIED_DEVICES", "KID"})
+_PLATFORM_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})
+_PLATFORM_PREFIX = "BACKENDAI_"
+_PLATFORM_LINES = frozenset({"SCRATCH_SIZE", "MOUNTS", "SLOTS", "UNIFIED_DEVICES", "KID"})
 _MAX_GID = 2**32 - 2
 _SYSCALL_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _NETWORK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -280,42 +280,48 @@ _COLLECTION_FIELDS = (
 )  # fmt: skip
 
 
-def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfig:
+def check_config(config: object, *, hidden_paths: Sequence[str] = ()) -> WorkloadConfig:
     """Validates the result of ``pre_create``, and returns a copy of it with the declared types.
 
-    Nothing at, above or below the host's paths in ``hidden`` may be mounted. Raises ValueError, naming field and value,
-    for a broken rule of :class:`WorkloadConfig`.
+    Nothing at, above or below the ``hidden_paths`` of the host may be mounted. Raises ValueError, naming field and
+    value, for a broken rule of :class:`WorkloadConfig`.
     """
     if not isinstance(config, WorkloadConfig):
         raise ValueError(f"{type(config).__name__} instead of a WorkloadConfig")
     try:
-        checked = msgspec.convert(msgspec.to_builtins(config), WorkloadConfig)
+        checked_config = msgspec.convert(msgspec.to_builtins(config), WorkloadConfig)
     except (msgspec.ValidationError, TypeError, ValueError) as e:
         raise ValueError(f"malformed WorkloadConfig: {e}") from None
     for field_name in _COLLECTION_FIELDS:
-        _require(len(getattr(checked, field_name)) <= _MAX_ITEMS, field_name, f"more than {_MAX_ITEMS} items")
-    for mount in checked.mounts:
-        _check_mount(mount, hidden)
-    for device in checked.devices:
+        _require(len(getattr(checked_config, field_name)) <= _MAX_ITEMS, field_name, f"more than {_MAX_ITEMS} items")
+    for mount in checked_config.mounts:
+        _check_mount(mount, hidden_paths)
+    for device in checked_config.devices:
         _check_device(device)
-    _check_texts("env_vars", checked.env_vars, lambda name: name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX))
-    _check_texts("resource_data", checked.resource_data, lambda key: key in _OWN_LINES or key.endswith("_SHARES"))
-    if checked.ipc is not None:
-        _check_ipc(checked.ipc, hidden)
-    for name in checked.networks:
+    _check_texts(
+        "env_vars",
+        checked_config.env_vars,
+        lambda name: name in _PLATFORM_VARIABLES or name.startswith(_PLATFORM_PREFIX),
+    )
+    _check_texts(
+        "resource_data", checked_config.resource_data, lambda key: key in _PLATFORM_LINES or key.endswith("_SHARES")
+    )
+    if checked_config.ipc is not None:
+        _check_ipc(checked_config.ipc, hidden_paths)
+    for name in checked_config.networks:
         _require(_NETWORK_NAME.fullmatch(name), "networks", f"{name!r} is no name of a network")
-    for name in checked.extra_syscalls:
+    for name in checked_config.extra_syscalls:
         _require(_SYSCALL_NAME.fullmatch(name), "extra_syscalls", f"{name!r} is no name of a system call")
-    for gid in checked.extra_gids:
+    for gid in checked_config.extra_gids:
         _require(0 < gid <= _MAX_GID, "extra_gids", f"{gid} is not a group that a session may have")
     for field_name in ("cpuset", "memory_nodes"):
-        numbers = getattr(checked, field_name)
+        numbers = getattr(checked_config, field_name)
         _require(all(number >= 0 for number in numbers), field_name, f"{min(numbers, default=0)} is negative")
         _require(len(set(numbers)) == len(numbers), field_name, "a number is there twice")
     for field_name in ("cpu_limit", "memory_limit_bytes"):
-        limit = getattr(checked, field_name)
+        limit = getattr(checked_config, field_name)
         _require(limit is None or (math.isfinite(limit) and limit > 0), field_name, f"{limit} is no limit")
-    return checked
+    return checked_config
 
 
 def _require(condition: object, field: str, problem: str) -> None:
@@ -328,28 +334,36 @@ def _is_plain(path: str) -> bool:
     return path.startswith("/") and not path.startswith("//") and os.path.normpath(path) == path and path.isprintable()
 
 
-def _is_within(path: str, place: str) -> bool:
-    return path == place or path.startswith(place.rstrip("/") + "/")
+def _is_within(path: str, ancestor_path: str) -> bool:
+    return path == ancestor_path or path.startswith(ancestor_path.rstrip("/") + "/")
 
 
-def _check_mount(mount: Mount, hidden: Sequence[str]) -> None:
+def _check_mount(mount: Mount, hidden_paths: Sequence[str]) -> None:
     _require(_is_plain(mount.source), "mounts", f"the source {mount.source!r} is not a plain absolute path")
     source = os.path.realpath(mount.source)  # only links are read, which takes no time
-    shows_hidden = any(_is_within(source, place) or _is_within(place, source) for place in hidden)
-    is_refused = shows_hidden or source == "/" or _FOREIGN_PROCESS_PATH.fullmatch(source)
-    _require(not is_refused, "mounts", f"the source {mount.source!r} would show other sessions or the platform itself")
+    shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden_paths)
+    is_forbidden_source = shows_hidden or source == "/" or _FOREIGN_PROCESS_PATH.fullmatch(source)
+    _require(
+        not is_forbidden_source,
+        "mounts",
+        f"the source {mount.source!r} would show other sessions or the platform itself",
+    )
     _require(_is_plain(mount.target), "mounts", f"the target {mount.target!r} is not a plain absolute path")
-    is_closed = any(_is_within(mount.target, place) or _is_within(place, mount.target) for place in _CLOSED_PATHS)
-    covers_kept = any(_is_within(place, mount.target) for place in _KEPT_PATHS)
-    _require(not is_closed and not covers_kept, "mounts", f"nothing can be mounted at {mount.target!r}")
+    is_platform_target = any(
+        _is_within(mount.target, other_path) or _is_within(other_path, mount.target) for other_path in _PLATFORM_PATHS
+    )
+    covers_required = any(_is_within(other_path, mount.target) for other_path in _REQUIRED_PATHS)
+    _require(not is_platform_target and not covers_required, "mounts", f"nothing can be mounted at {mount.target!r}")
 
 
-def _check_ipc(folder: str, hidden: Sequence[str]) -> None:
+def _check_ipc(folder: str, hidden_paths: Sequence[str]) -> None:
     _require(_is_plain(folder), "ipc", f"{folder!r} is not a plain absolute path")
     source = os.path.realpath(folder)
-    shows_hidden = any(_is_within(source, place) or _is_within(place, source) for place in hidden)
-    is_system = any(_is_within(source, place) or _is_within(place, source) for place in _SYSTEM_PATHS)
-    _require(not shows_hidden and not is_system, "ipc", f"{folder!r} is not a folder that sessions may share")
+    shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden_paths)
+    is_system_path = any(
+        _is_within(source, other_path) or _is_within(other_path, source) for other_path in _SYSTEM_PATHS
+    )
+    _require(not shows_hidden and not is_system_path, "ipc", f"{folder!r} is not a folder that sessions may share")
 
 
 def _check_device(device: DeviceMapping) -> None:
@@ -357,18 +371,22 @@ def _check_device(device: DeviceMapping) -> None:
         _require(_CDI_NAME.fullmatch(device.cdi_name), "devices", f"{device.cdi_name!r} is no CDI name")
     if device.source or device.cdi_name is None:
         _require(_is_plain(device.source), "devices", f"the source {device.source!r} is not a plain absolute path")
-    target = device.target or device.source
-    if target:
-        is_allowed = _is_plain(target) and target.startswith("/dev/") and target not in _BASIC_DEVICES
-        _require(is_allowed, "devices", f"no device can be shown as {target!r}")
-    access = device.permissions
-    _require(access and set(access) <= set("rwm"), "devices", f"{access!r} are no permissions of a device")
+    target_path = device.target or device.source
+    if target_path:
+        is_allowed = _is_plain(target_path) and target_path.startswith("/dev/") and target_path not in _BASIC_DEVICES
+        _require(is_allowed, "devices", f"no device can be shown as {target_path!r}")
+    permissions = device.permissions
+    _require(
+        permissions and set(permissions) <= set("rwm"), "devices", f"{permissions!r} are no permissions of a device"
+    )
 
 
-def _check_texts(field: str, texts: Any, is_platform_name: Callable[[str], bool]) -> None:
-    for name, text in texts.items():
+def _check_texts(field: str, text_by_name: Any, is_platform_name: Callable[[str], bool]) -> None:
+    for name, value in text_by_name.items():
         _require(name and name.isprintable() and "=" not in name, field, f"{name!r} cannot be a name")
         _require(not is_platform_name(name), field, f"{name} is the platform's own")
-        _require("\0" not in text and "\n" not in text, field, f"the value of {name} has a NUL or a line break in it")
-    size = sum(len(name.encode(errors="replace")) + len(text.encode(errors="replace")) for name, text in texts.items())
-    _require(size <= _MAX_TEXT_BYTES, field, f"{size} bytes; {_MAX_TEXT_BYTES} are allowed")
+        _require("\0" not in value and "\n" not in value, field, f"the value of {name} has a NUL or a line break in it")
+    total_bytes = sum(
+        len(name.encode(errors="replace")) + len(value.encode(errors="replace")) for name, value in text_by_name.items()
+    )
+    _require(total_bytes <= _MAX_TEXT_BYTES, field, f"{total_bytes} bytes; {_MAX_TEXT_BYTES} are allowed")

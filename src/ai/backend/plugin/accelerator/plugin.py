@@ -363,8 +363,8 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
     for device in devices:
         for slot in device.slots:
             whole_amount = slot.amount // slot.quantum * slot.quantum
-            offered = whole_amount if device.health is DeviceHealth.HEALTHY else Decimal(0)
-            totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + offered
+            offered_amount = whole_amount if device.health is DeviceHealth.HEALTHY else Decimal(0)
+            totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + offered_amount
     return totals
 
 

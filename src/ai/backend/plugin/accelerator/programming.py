@@ -33,11 +33,11 @@ def image_in(folder: Path | None, name: str) -> str:
     """
     if folder is None:
         raise CreationDenied(f"this node offers no images for devices, so {name!r:.140} cannot be loaded")
-    path = folder / name
+    image_path = folder / name
     try:
-        is_file = path.parent == folder and stat.S_ISREG(os.lstat(path).st_mode)
+        is_file = image_path.parent == folder and stat.S_ISREG(os.lstat(image_path).st_mode)
     except OSError:
         is_file = False
     if not is_file:
         raise CreationDenied(f"there is no image {name!r:.140} for devices on this node")
-    return str(path)
+    return str(image_path)

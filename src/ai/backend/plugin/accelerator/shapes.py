@@ -137,7 +137,9 @@ POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
         "program": ResponseShape(tuple[DeviceId, str], None),
         "programmed_image": ResponseShape(_ONE_DEVICE, str | None),
     },
-    "power_controllable": {name: ResponseShape(_ONE_DEVICE, None) for name in ("power_on", "power_off", "reset")},
+    "power_controllable": {
+        call_name: ResponseShape(_ONE_DEVICE, None) for call_name in ("power_on", "power_off", "reset")
+    },
     "attachable": {
         "attachable_devices": ResponseShape(_NO_ARGUMENTS, tuple[DeviceId, ...]),
         "attach": ResponseShape(_ONE_DEVICE, None),
@@ -155,59 +157,62 @@ HOST_CALLS: Mapping[str, ResponseShape] = {
     "watch_health": ResponseShape(_NO_ARGUMENTS, DeviceHealthChange),
 }
 """The calls to a host that are not simply a method of the plugin."""
-DIRECT: Mapping[str, ResponseShape] = {
+DIRECT_CALLS: Mapping[str, ResponseShape] = {
     **PLUGIN_CALLS,
-    **{name: shape for calls in POWER_CALLS.values() for name, shape in calls.items()},
+    **{call_name: shape for calls in POWER_CALLS.values() for call_name, shape in calls.items()},
 }
-SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
+SHAPES: Mapping[str, ResponseShape] = {**DIRECT_CALLS, **HOST_CALLS}
 
 
 def write_answer(method: str, answer: Any) -> bytes:
     """Encodes a method's answer. Raises InvalidResponse: foreign objects, inexact quantities, or too large."""
-    expected = _expected_collection(method)
-    if expected and (isinstance(answer, str | bytes) or not isinstance(answer, expected[0])):
-        raise InvalidResponse(f"is a {type(answer).__name__}; {expected[1]} is expected")
+    expected_collection = _expected_collection(method)
+    if expected_collection and (isinstance(answer, str | bytes) or not isinstance(answer, expected_collection[0])):
+        raise InvalidResponse(f"is a {type(answer).__name__}; {expected_collection[1]} is expected")
     try:
         if method == "list_devices":
             _require_exact(
-                (value, f"[{rank}].slots")
-                for rank, item in enumerate(answer)
-                for shape in item.slots
-                for value in (shape.amount, shape.quantum)
+                (value, f"[{item_number}].slots")
+                for item_number, answer_item in enumerate(answer)
+                for device_slot in answer_item.slots
+                for value in (device_slot.amount, device_slot.quantum)
             )
         elif method == "available_slots":
             _require_exact((value, f"[{slot!r:.80}]") for slot, value in answer.items())
-        data = msgspec.msgpack.encode(answer)
+        answer_bytes = msgspec.msgpack.encode(answer)
     except InvalidResponse:
         raise
     except Exception as e:  # noqa: BLE001  # whatever the objects of a plugin do when they are looked at
         raise InvalidResponse(f"cannot be read: {type(e).__name__}: {e}"[:MAX_TEXT]) from None
-    if len(data) > MAX_FRAME - 1024:
-        raise InvalidResponse(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
-    return data
+    if len(answer_bytes) > MAX_FRAME - 1024:
+        raise InvalidResponse(f"is {len(answer_bytes) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
+    return answer_bytes
 
 
 def _expected_collection(method: str) -> tuple[type, str] | None:
     """Returns the kind of collection that a method returns, and its description. Returns None for another value."""
     result = SHAPES[method].result if method in SHAPES else None
-    origin, arguments = get_origin(result), [getattr(item, "__name__", str(item)) for item in get_args(result)]
-    if origin is tuple and method in DIRECT:
+    collection_type, arguments = (
+        get_origin(result),
+        [getattr(item_type, "__name__", str(item_type)) for item_type in get_args(result)],
+    )
+    if collection_type is tuple and method in DIRECT_CALLS:
         return Sequence, f"a sequence of {arguments[0]}"
-    if origin is dict and method in DIRECT:
+    if collection_type is dict and method in DIRECT_CALLS:
         return Mapping, f"a mapping of {arguments[0]} to {arguments[1]}"
     return None
 
 
-def _require_exact(quantities: Any) -> None:
-    for value, where in quantities:
+def _require_exact(described_quantities: Any) -> None:
+    for value, description in described_quantities:
         if not isinstance(value, Decimal):
-            raise InvalidResponse(f"{where} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
+            raise InvalidResponse(f"{description} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
 
 
-def read_answer(method: str, data: bytes) -> Any:
+def read_answer(method: str, answer_bytes: bytes) -> Any:
     """Decodes the answer of a plugin's method. Raises InvalidResponse, naming the place of a wrong type."""
     try:
-        return msgspec.msgpack.decode(data, type=SHAPES[method].result)
+        return msgspec.msgpack.decode(answer_bytes, type=SHAPES[method].result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise InvalidResponse(str(e).replace("`$", "`")[:MAX_TEXT]) from None
 

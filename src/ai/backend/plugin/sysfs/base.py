@@ -69,53 +69,60 @@ class Raw:
         return math.isfinite(self.value) and 0 <= self.value < 2**63
 
 
-def measurements(raw: Iterable[Raw]) -> list[Measurement]:
+def measurements(readings: Iterable[Raw]) -> list[Measurement]:
     """Returns the measurements of the whole node, followed by those of each device."""
-    usable = [reading for reading in raw if reading.usable]
-    return [*_combined_measurements(usable), *(_measurement_of(reading, reading.device_id) for reading in usable)]
+    usable_readings = [reading for reading in readings if reading.usable]
+    return [
+        *_combined_measurements(usable_readings),
+        *(_measurement_of(reading, reading.device_id) for reading in usable_readings),
+    ]
 
 
-def of_workload(raw: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
+def of_workload(readings: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
     """Returns the readings of one workload's devices, combined as if they were one device."""
-    return _combined_measurements([reading for reading in raw if reading.usable and reading.device_id in devices])
+    return _combined_measurements([reading for reading in readings if reading.usable and reading.device_id in devices])
 
 
-def _combined_measurements(raw: Sequence[Raw]) -> list[Measurement]:
-    combined = []
-    for key in dict.fromkeys(reading.key for reading in raw):
-        parts = [reading for reading in raw if reading.key == key]
-        combine = max if parts[0].together == "max" else math.fsum
-        capacities = [reading.capacity for reading in parts if reading.capacity is not None]
-        first = Raw(
+def _combined_measurements(all_readings: Sequence[Raw]) -> list[Measurement]:
+    measurements = []
+    for key in dict.fromkeys(reading.key for reading in all_readings):
+        readings = [reading for reading in all_readings if reading.key == key]
+        combine = max if readings[0].together == "max" else math.fsum
+        capacities = [reading.capacity for reading in readings if reading.capacity is not None]
+        combined_reading = Raw(
             key=key,
-            device_id=parts[0].device_id,
-            value=combine([reading.value for reading in parts]),
-            unit=parts[0].unit,
-            capacity=combine(capacities) if len(capacities) == len(parts) else None,
-            accumulated=parts[0].accumulated,
+            device_id=readings[0].device_id,
+            value=combine([reading.value for reading in readings]),
+            unit=readings[0].unit,
+            capacity=combine(capacities) if len(capacities) == len(readings) else None,
+            accumulated=readings[0].accumulated,
         )
-        combined.append(_measurement_of(first, None))
-    return combined
+        measurements.append(_measurement_of(combined_reading, None))
+    return measurements
 
 
-def _measurement_of(raw: Raw, device_id: DeviceId | None) -> Measurement:
+def _measurement_of(reading: Raw, device_id: DeviceId | None) -> Measurement:
     """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
-    capacity = raw.capacity if raw.capacity is not None and math.isfinite(raw.capacity) and raw.capacity > 0 else None
-    if capacity is not None and not raw.accumulated:
-        capacity = max(capacity, raw.value)
+    capacity = (
+        reading.capacity
+        if reading.capacity is not None and math.isfinite(reading.capacity) and reading.capacity > 0
+        else None
+    )
+    if capacity is not None and not reading.accumulated:
+        capacity = max(capacity, reading.value)
     return Measurement(
-        key=raw.key,
-        value=raw.value,
-        unit_hint=raw.unit,
+        key=reading.key,
+        value=reading.value,
+        unit_hint=reading.unit,
         capacity=capacity,
-        kind=MetricKind.ACCUMULATED if raw.accumulated else MetricKind.GAUGE,
-        stats=COUNTER_STATS if raw.accumulated else GAUGE_STATS,
+        kind=MetricKind.ACCUMULATED if reading.accumulated else MetricKind.GAUGE,
+        stats=COUNTER_STATS if reading.accumulated else GAUGE_STATS,
         device_id=device_id,
     )
 
 
-R = TypeVar("R")
-GONE = "the device is gone"
+T = TypeVar("T")
+GONE_REASON = "the device is gone"
 RETRY_AFTER_S = 10.0
 
 
@@ -137,7 +144,7 @@ class ScannedDevice:
 
 
 class TreeHook(PluginHook):
-    """Shows the devices to a workload as the plugin does.
+    """Configures a workload by the plugin, also for a diagnosis.
 
     Nothing is taken, so that a diagnosis only needs existing devices.
     """
@@ -182,31 +189,31 @@ class TreePlugin(AbstractComputePlugin):
         """Reads every metric of these devices that is available now. Blocking."""
 
     async def cleanup(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown(wait=False, cancel_futures=True)
+        executor, self._thread = self._thread, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
 
-    async def reading(self, work: Callable[[], R]) -> R:
+    async def reading(self, work: Callable[[], T]) -> T:
         """Runs blocking work in the plugin's thread."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _now(self) -> list[ScannedDevice]:
+    def _scan_unmasked(self) -> list[ScannedDevice]:
         """Scans devices, and returns them without the masked devices and with the vanished devices."""
-        mask = set(self.roots.device_mask)
-        present = {
-            one.device.device_id: one
-            for one in self.scan()
-            if not mask & {one.device.device_id, one.device.hw_location}
+        masked_ids = set(self.roots.device_mask)
+        present_devices = {
+            candidate.device.device_id: candidate
+            for candidate in self.scan()
+            if not masked_ids & {candidate.device.device_id, candidate.device.hw_location}
         }
-        removed = [scanned for device_id, scanned in self._seen.items() if device_id not in present]
-        self._seen |= {device_id: scanned for device_id, scanned in present.items() if is_healthy(scanned)}
-        self._listed = [*present.values(), *(_vanished(scanned) for scanned in removed)]
+        removed_devices = [scanned for device_id, scanned in self._seen.items() if device_id not in present_devices]
+        self._seen |= {device_id: scanned for device_id, scanned in present_devices.items() if is_healthy(scanned)}
+        self._listed = [*present_devices.values(), *(_mark_vanished(scanned) for scanned in removed_devices)]
         return self._listed
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        return [scanned.device for scanned in await self.reading(self._now)]
+        return [scanned.device for scanned in await self.reading(self._scan_unmasked)]
 
     def alloc_map_spec(self) -> AllocMapSpec:
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
@@ -229,47 +236,52 @@ class TreePlugin(AbstractComputePlugin):
         if not device_ids:
             return WorkloadConfig()
 
-        def work() -> WorkloadConfig:
-            held = [scanned for scanned in self._now() if scanned.device.device_id in device_ids]
-            lost = device_ids - {scanned.device.device_id for scanned in held}
+        def configure_devices() -> WorkloadConfig:
+            held_devices = [scanned for scanned in self._scan_unmasked() if scanned.device.device_id in device_ids]
+            lost_ids = device_ids - {scanned.device.device_id for scanned in held_devices}
             faults = {
                 scanned.device.device_id: scanned.device.health_reason
-                for scanned in held
+                for scanned in held_devices
                 if not is_diagnostic and not is_healthy(scanned)
             }
-            faults |= dict.fromkeys(sorted(lost), GONE)
+            faults |= dict.fromkeys(sorted(lost_ids), GONE_REASON)
             if faults:
-                reasons = "; ".join(f"{device_id}: {reason}" for device_id, reason in faults.items())
-                raise CreationDeferred(f"{self.key} cannot be used now: {reasons}", retry_after=RETRY_AFTER_S)
-            nodes = {node.source: node for scanned in held for node in scanned.nodes}
+                fault_text = "; ".join(f"{device_id}: {reason}" for device_id, reason in faults.items())
+                raise CreationDeferred(f"{self.key} cannot be used now: {fault_text}", retry_after=RETRY_AFTER_S)
+            nodes = {node.source: node for scanned in held_devices for node in scanned.nodes}
             groups = {group for path in nodes if (group := self.tree.group(path)) is not None}
-            return replace(self.config(held, workload), devices=tuple(nodes.values()), extra_gids=tuple(sorted(groups)))
+            return replace(
+                self.config(held_devices, workload), devices=tuple(nodes.values()), extra_gids=tuple(sorted(groups))
+            )
 
-        return await self.reading(work)
+        return await self.reading(configure_devices)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return ()
-        listed = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._now)}
-        return [self._attached(device_id, listed.get(device_id)) for device_id in sorted(device_ids)]
+        device_by_id = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._scan_unmasked)}
+        return [self._describe_attached(device_id, device_by_id.get(device_id)) for device_id in sorted(device_ids)]
 
-    def _attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
+    def _describe_attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
         if device is None:
             return AttachedDevice(device_id=device_id, model_name=f"unknown {self.key}")
-        data = {"smp": device.processing_units, "mem": device.memory_size}
-        return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=data)
+        details = {"smp": device.processing_units, "mem": device.memory_size}
+        return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=details)
 
-    async def _readings(self, at: float) -> Sequence[Raw]:
-        """Returns the readings of the devices as listed last. The devices are read once for one time ``at``."""
+    async def _readings(self, round_time: float) -> Sequence[Raw]:
+        """Returns the readings of the devices as listed last. The devices are read once for one ``round_time``."""
 
-        def work() -> Sequence[Raw]:
-            if self._measured is None or self._measured[0] != at:
-                listed = self._listed if self._listed is not None else self._now()
-                self._measured = at, self.measure([scanned for scanned in listed if not is_gone(scanned)])
+        def measure_devices() -> Sequence[Raw]:
+            if self._measured is None or self._measured[0] != round_time:
+                listed_devices = self._listed if self._listed is not None else self._scan_unmasked()
+                self._measured = (
+                    round_time,
+                    self.measure([scanned for scanned in listed_devices if not is_gone(scanned)]),
+                )
             return self._measured[1]
 
-        return await self.reading(work)
+        return await self.reading(measure_devices)
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         return measurements(await self._readings(ctx.at))
@@ -278,11 +290,15 @@ class TreePlugin(AbstractComputePlugin):
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
         """Returns the metrics of each workload's devices. A workload holds its devices as a whole."""
-        held_ids = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
+        held_ids = {
+            kernel: allocation.device_ids()
+            for kernel in kernels
+            if (allocation := ctx.allocations.get(kernel)) is not None and allocation.device_ids()
+        }
         if not held_ids:
             return {}
         readings = await self._readings(ctx.at)
-        return {kernel_id: of_workload(readings, devices) for kernel_id, devices in held_ids.items()}
+        return {kernel_id: of_workload(readings, device_ids) for kernel_id, device_ids in held_ids.items()}
 
 
 def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
@@ -290,14 +306,16 @@ def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
     return (DeviceSlot(slot_name=SlotName(slot_name), slot_type=SlotType.COUNT, amount=Decimal(1)),)
 
 
-def distinct(scanned: Iterable[tuple[str, str]]) -> dict[str, str]:
+def distinct(serial_pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Maps the places of devices to ids.
 
     The id is the serial number, or the place if two devices share a serial number.
     """
-    pairs = list(scanned)
-    serials = [serial for _, serial in pairs]
-    return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}
+    serial_by_place = list(serial_pairs)
+    serials = [serial for _, serial in serial_by_place]
+    return {
+        device_place: serial if serials.count(serial) == 1 else device_place for device_place, serial in serial_by_place
+    }
 
 
 def is_healthy(scanned: ScannedDevice) -> bool:
@@ -305,8 +323,10 @@ def is_healthy(scanned: ScannedDevice) -> bool:
 
 
 def is_gone(scanned: ScannedDevice) -> bool:
-    return scanned.device.health_reason == GONE
+    return scanned.device.health_reason == GONE_REASON
 
 
-def _vanished(scanned: ScannedDevice) -> ScannedDevice:
-    return replace(scanned, device=replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()))
+def _mark_vanished(scanned: ScannedDevice) -> ScannedDevice:
+    return replace(
+        scanned, device=replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE_REASON, links=())
+    )

@@ -32,18 +32,22 @@ class PciDevice:
 
 def pci_device(tree: Tree, path: str) -> PciDevice | None:
     """Returns the PCI function to which a path leads. Returns None if the path leads to none."""
-    real = tree.resolve(path)
-    if real is None or _ADDRESS.fullmatch(address := real.rpartition("/")[2]) is None:
+    real_path = tree.resolve(path)
+    if real_path is None or _ADDRESS.fullmatch(address := real_path.rpartition("/")[2]) is None:
         return None
-    node = tree.value(f"{real}/numa_node")
-    bridges = [part for part in real.split("/")[:-1] if part.startswith("pci") or _ADDRESS.fullmatch(part)]
+    numa_number = tree.value(f"{real_path}/numa_node")
+    bridges = [
+        path_part
+        for path_part in real_path.split("/")[:-1]
+        if path_part.startswith("pci") or _ADDRESS.fullmatch(path_part)
+    ]
     return PciDevice(
         address=address,
-        path=real,
+        path=real_path,
         bridges=tuple(bridges),
-        numa_node=int(node) if node is not None and 0 <= node < 4096 else None,
-        vendor=tree.text(f"{real}/vendor") or "",
-        device=tree.text(f"{real}/device") or "",
+        numa_node=int(numa_number) if numa_number is not None and 0 <= numa_number < 4096 else None,
+        vendor=tree.text(f"{real_path}/vendor") or "",
+        device=tree.text(f"{real_path}/device") or "",
     )
 
 
@@ -55,22 +59,24 @@ def pci_at(tree: Tree, address: str) -> PciDevice | None:
 
 def link_kind(device: PciDevice, peer: PciDevice) -> LinkKind:
     """Returns the closest path from one device to the other. Two devices below one bridge meet in a switch."""
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.bridges, peer.bridges, strict=False)))
-    if common > 1:
+    shared_bridge_count = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.bridges, peer.bridges, strict=False))
+    )
+    if shared_bridge_count > 1:
         return LinkKind.PCIE_SWITCH
-    if common == 1:
+    if shared_bridge_count == 1:
         return LinkKind.PCIE_ROOT
     same_node = device.numa_node is not None and device.numa_node == peer.numa_node
     return LinkKind.NUMA if same_node else LinkKind.SYSTEM
 
 
-def links_of(device_id: DeviceId, places: Mapping[DeviceId, PciDevice]) -> tuple[DeviceLink, ...]:
+def links_of(device_id: DeviceId, device_places: Mapping[DeviceId, PciDevice]) -> tuple[DeviceLink, ...]:
     """Returns links of one device to every other whose place in the PCI tree is known."""
-    own_place = places.get(device_id)
+    own_place = device_places.get(device_id)
     if own_place is None:
         return ()
     return tuple(
-        DeviceLink(peer=peer, kind=link_kind(own_place, peer_place))
-        for peer, peer_place in places.items()
-        if peer != device_id
+        DeviceLink(peer=peer_id, kind=link_kind(own_place, peer_place))
+        for peer_id, peer_place in device_places.items()
+        if peer_id != device_id
     )

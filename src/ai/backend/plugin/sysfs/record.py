@@ -40,7 +40,7 @@ async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
     await plugin.init()
     try:
         devices = await plugin.list_devices()
-        node = await plugin.get_node_info()
+        node_info = await plugin.get_node_info()
         await plugin.gather_node_metrics(StatContext(at=0.0))
         whole_allocation: dict[str, dict[str, int]] = {}
         for device in devices:
@@ -53,10 +53,10 @@ async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
             await plugin.configure(workload, DeviceAllocation(slots=whole_allocation))  # type: ignore[arg-type]  # only the ids
     finally:
         await plugin.cleanup()
-    models = dict.fromkeys(device.model_name or "unknown" for device in devices)
+    model_names = dict.fromkeys(device.model_name or "unknown" for device in devices)
     header_lines = [
-        f"# hardware: {hardware or str(len(devices)) + ' x ' + ', '.join(models)}",
-        f"# driver: {node.driver_version or 'unknown'}, kernel {platform.release()}",
+        f"# hardware: {hardware or str(len(devices)) + ' x ' + ', '.join(model_names)}",
+        f"# driver: {node_info.driver_version or 'unknown'}, kernel {platform.release()}",
         f"# command: python -m ai.backend.plugin.sysfs.record {plugin.key}",
     ]
     return iter([*header_lines, *tree.recorded()])

@@ -44,7 +44,7 @@ class Tree:
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         self._roots = {"sys": Path(sys), "dev": Path(dev)}
-        self._bases = {top: os.path.realpath(root) for top, root in self._roots.items()}
+        self._bases = {top_folder: os.path.realpath(root_path) for top_folder, root_path in self._roots.items()}
 
     def _real(self, path: str) -> Path:
         """Returns the real path of a path of the node; only paths below /sys and /dev are replaced."""
@@ -54,11 +54,11 @@ class Tree:
     def read(self, path: str) -> str:
         """Returns the text of an attribute without white space around it. Raises Missing: there is no such file;
         Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error."""
-        real = self._real(path)
+        real_path = self._real(path)
         try:
-            if not stat.S_ISREG(real.stat().st_mode):
+            if not stat.S_ISREG(real_path.stat().st_mode):
                 raise Unreadable(f"{path} is not a file")
-            with real.open("rb") as file:
+            with real_path.open("rb") as file:
                 data = file.read(LIMIT + 1)
         except (FileNotFoundError, NotADirectoryError):
             raise Missing(path) from None
@@ -92,17 +92,22 @@ class Tree:
         A ``*`` matches within one name.
         """
         matches = [""]
-        for part in PurePosixPath(pattern).parts[1:]:
-            if any(mark in part for mark in "*?["):
-                matches = [f"{base}/{name}" for base in matches for name in self.names(base) if fnmatchcase(name, part)]
+        for pattern_part in PurePosixPath(pattern).parts[1:]:
+            if any(wildcard in pattern_part for wildcard in "*?["):
+                matches = [
+                    f"{parent_path}/{entry_name}"
+                    for parent_path in matches
+                    for entry_name in self.names(parent_path)
+                    if fnmatchcase(entry_name, pattern_part)
+                ]
             else:
-                matches = [f"{base}/{part}" for base in matches]
-        return sorted((path for path in matches if self.exists(path)), key=natural)
+                matches = [f"{parent_path}/{pattern_part}" for parent_path in matches]
+        return sorted((path for path in matches if self.exists(path)), key=natural_sort_key)
 
     def names(self, path: str) -> list[str]:
         """Lists a directory in natural order. Returns an empty list if the directory cannot be listed."""
         try:
-            return sorted((entry.name for entry in self._real(path).iterdir()), key=natural)
+            return sorted((entry.name for entry in self._real(path).iterdir()), key=natural_sort_key)
         except OSError:
             return []
 
@@ -116,13 +121,13 @@ class Tree:
     def resolve(self, path: str) -> str | None:
         """Returns the path without links. Returns None for a loop or a missing path."""
         try:
-            real = os.path.realpath(self._real(path), strict=True)
+            real_path = os.path.realpath(self._real(path), strict=True)
         except OSError:
             return None
-        for top, root_path in self._bases.items():
-            if real == root_path or real.startswith(root_path + "/"):
-                return f"/{top}{real[len(root_path) :]}"
-        return real
+        for top_folder, root_path in self._bases.items():
+            if real_path == root_path or real_path.startswith(root_path + "/"):
+                return f"/{top_folder}{real_path[len(root_path) :]}"
+        return real_path
 
     def group(self, path: str) -> int | None:
         """Returns the group that may use a device node if not everybody may.
@@ -133,8 +138,8 @@ class Tree:
             status = self._real(path).stat()
         except OSError:
             return None
-        everybody = status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IWOTH
-        return status.st_gid if status.st_gid and status.st_mode & stat.S_IRGRP and not everybody else None
+        is_for_everybody = status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IWOTH
+        return status.st_gid if status.st_gid and status.st_mode & stat.S_IRGRP and not is_for_everybody else None
 
 
 def parse_number(text: str, where: str) -> float:
@@ -144,43 +149,45 @@ def parse_number(text: str, where: str) -> float:
     return float(int(text, 16)) if "x" in text.lower() else float(text)
 
 
-def natural(text: str) -> list[tuple[int, int, str]]:
+def natural_sort_key(text: str) -> list[tuple[int, int, str]]:
     """Returns a sort key under which numbers inside of names count as numbers."""
-    parts = re.split(r"(\d+)", text)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+    text_parts = re.split(r"(\d+)", text)
+    return [(0, int(text_part), "") if text_part.isdecimal() else (1, 0, text_part) for text_part in text_parts]
 
 
 def unpack(text: str, root: Path) -> None:
     """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that was unreadable becomes a
     link to a file that answers EIO. Raises InvalidInput for a malformed line, or a path not below /sys or /dev."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         line = line.rstrip()
         if not line or line.startswith("#"):
             continue
-        path, mark, rest = _split(line)
-        if not path.startswith(("/sys/", "/dev/")) or ".." in path.split("/") or not mark:
-            raise InvalidInput(f"line {number} of the recording is malformed: {line[:80]!r}")
-        place = root / path.strip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if mark == "/":
-            place.mkdir(exist_ok=True)
-        elif mark == "->":
-            place.symlink_to(rest)
-        elif mark == "!":
-            place.symlink_to("/proc/self/mem")
+        path, entry_kind, entry_content = _split_line(line)
+        if not path.startswith(("/sys/", "/dev/")) or ".." in path.split("/") or not entry_kind:
+            raise InvalidInput(f"line {line_number} of the recording is malformed: {line[:80]!r}")
+        entry_path = root / path.strip("/")
+        entry_path.parent.mkdir(parents=True, exist_ok=True)
+        if entry_kind == "/":
+            entry_path.mkdir(exist_ok=True)
+        elif entry_kind == "->":
+            entry_path.symlink_to(entry_content)
+        elif entry_kind == "!":
+            entry_path.symlink_to("/proc/self/mem")
         else:
-            place.write_text((json.loads(rest) if rest.startswith('"') else rest) + "\n", encoding="utf-8")
-    for top in ("sys", "dev"):
-        (root / top).mkdir(parents=True, exist_ok=True)
+            entry_path.write_text(
+                (json.loads(entry_content) if entry_content.startswith('"') else entry_content) + "\n", encoding="utf-8"
+            )
+    for top_folder in ("sys", "dev"):
+        (root / top_folder).mkdir(parents=True, exist_ok=True)
 
 
-def _split(line: str) -> tuple[str, str, str]:
+def _split_line(line: str) -> tuple[str, str, str]:
     if line.endswith("/"):
         return line, "/", ""
-    for mark in ("->", "=", "!"):
-        path, separator, rest = line.partition(f" {mark}")
+    for entry_kind in ("->", "=", "!"):
+        path, separator, entry_content = line.partition(f" {entry_kind}")
         if separator and " " not in path:
-            return path, mark, rest.strip()
+            return path, entry_kind, entry_content.strip()
     return line, "", ""
 
 
@@ -197,41 +204,43 @@ class RecordingTree(Tree):
 
     def recorded(self) -> Iterator[str]:
         """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
-        lines: dict[str, str] = {}
+        line_by_path: dict[str, str] = {}
         for path in self._paths:
-            self._add(path, lines, depth=0)
-        parents = {str(Path(path).parent) for path in lines}
-        for path in sorted(lines, key=natural):
-            if not (lines[path] == f"{path}/" and path in parents):
-                yield lines[path]
+            self._record_path(path, line_by_path, depth=0)
+        parents = {str(Path(path).parent) for path in line_by_path}
+        for path in sorted(line_by_path, key=natural_sort_key):
+            if not (line_by_path[path] == f"{path}/" and path in parents):
+                yield line_by_path[path]
 
-    def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
+    def _record_path(self, path: str, line_by_path: dict[str, str], depth: int) -> None:
         """Records a path. Each link on the way is a line of its own, followed by the path to which it leads."""
-        parts = path.strip("/").split("/")
-        for count in range(2, len(parts) + 1):
-            prefix = "/" + "/".join(parts[:count])
-            real = super()._real(prefix)
-            if not real.is_symlink():
+        path_parts = path.strip("/").split("/")
+        for part_count in range(2, len(path_parts) + 1):
+            path_prefix = "/" + "/".join(path_parts[:part_count])
+            real_path = super()._real(path_prefix)
+            if not real_path.is_symlink():
                 continue
-            link = real.readlink()
-            lines[prefix] = f"{prefix} -> {link}"
-            target = os.path.normpath(PurePosixPath(prefix).parent / link)
+            link = real_path.readlink()
+            line_by_path[path_prefix] = f"{path_prefix} -> {link}"
+            target = os.path.normpath(PurePosixPath(path_prefix).parent / link)
             if depth < 40 and target.startswith(("/sys/", "/dev/")):
-                self._add("/".join([target, *parts[count:]]), lines, depth + 1)
+                self._record_path("/".join([target, *path_parts[part_count:]]), line_by_path, depth + 1)
             return
-        real = super()._real(path)
-        if real.is_dir():
-            lines[path] = f"{path}/"
+        real_path = super()._real(path)
+        if real_path.is_dir():
+            line_by_path[path] = f"{path}/"
         elif path.startswith("/dev/"):
-            if real.exists():
-                lines[path] = f"{path} ="
-        elif real.exists():
-            lines[path] = self._content(path, real)
+            if real_path.exists():
+                line_by_path[path] = f"{path} ="
+        elif real_path.exists():
+            line_by_path[path] = self._recorded_content(path, real_path)
 
-    def _content(self, path: str, real: Path) -> str:
+    def _recorded_content(self, path: str, real_path: Path) -> str:
         try:
-            with real.open("rb") as file:
-                text = file.read(LIMIT).decode("utf-8", errors="replace").strip()
+            with real_path.open("rb") as file:
+                value = file.read(LIMIT).decode("utf-8", errors="replace").strip()
         except OSError as e:
             return f"{path} ! {os.strerror(e.errno or 0)}"
-        return f"{path} = {json.dumps(text) if not text.isprintable() or text.startswith(chr(34)) else text}".rstrip()
+        return (
+            f"{path} = {json.dumps(value) if not value.isprintable() or value.startswith(chr(34)) else value}".rstrip()
+        )

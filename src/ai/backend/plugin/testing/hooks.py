@@ -1,4 +1,4 @@
-"""Tests what every hook plugin must satisfy. Subclass it and say how to make one::
+"""Tests what every hook plugin must satisfy. A subclass of the contract makes the plugin::
 
 class TestMine(HookContract):
     def make(self) -> AbstractHook:
@@ -34,25 +34,25 @@ HOSTILE_TEXTS = (
 )
 
 
-def session_request(owner: Account = ACCOUNT, text: str = "python:3.11") -> SessionRequest:
+def session_request(owner: Account = ACCOUNT, hostile_text: str = "python:3.11") -> SessionRequest:
     return SessionRequest(
         owner=owner,
         name="session",
         session_type="interactive",
         group_name="default",
         resource_group="default",
-        image=text,
+        image=hostile_text,
         cluster_size=1,
         slots=ResourceSlot({"cpu": Decimal(1), "mem": Decimal(2**30)}),
-        mounts=(text,),
-        environ={"A": text},
+        mounts=(hostile_text,),
+        environ={"A": hostile_text},
     )
 
 
-async def _answer(call: Awaitable[T]) -> T | None:
+async def _answer(hook_call: Awaitable[T]) -> T | None:
     """Returns the answer of a plugin. Returns None for a denial, which must have a text."""
     try:
-        return await call
+        return await hook_call
     except HookDenied as denial:
         if not str(denial):
             pytest.fail("a denial says why")
@@ -85,12 +85,12 @@ class HookContract:
     async def test_checks_answer_or_deny_with_a_reason(self, hook: AbstractHook, text: str) -> None:
         account = Account(email=text, username=text, domain_name=text, role="user")
         async with asyncio.timeout(WITHIN_S):
-            for check in (hook.check_sign_on(account, text), hook.check_session(session_request(account, text))):
-                await _answer(check)
+            for check_call in (hook.check_sign_on(account, text), hook.check_session(session_request(account, text))):
+                await _answer(check_call)
 
     @pytest.mark.parametrize("text", HOSTILE_TEXTS)
     async def test_browsers_that_nobody_sent_are_refused(self, hook: AbstractHook, text: str) -> None:
-        """A plugin may also fail by another error than a denial where the secret is none of its own."""
+        """A redirect that the plugin did not begin raises any error, not only a denial."""
         async with asyncio.timeout(WITHIN_S):
             with pytest.raises(Exception):  # noqa: B017, PT011  # any refuses
                 await hook.finish_redirect(text, text, {"state": text, "code": text})

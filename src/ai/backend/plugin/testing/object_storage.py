@@ -24,7 +24,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidPath, NoSuchFile
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.plugin.testing.volume.driver import refused
+from ai.backend.plugin.testing.volume.driver import assert_refused
 
 MIB = 1 << 20
 AWKWARD_KEYS = (
@@ -36,9 +36,9 @@ BAD_KEYS = (
 )  # fmt: skip
 
 
-async def content_of(storage: ObjectStorage, key: str, **part: int) -> bytes:
-    async with aclosing(storage.read(key, **part)) as parts:
-        return b"".join([data async for data in parts])
+async def content_of(storage: ObjectStorage, key: str, **byte_range: int) -> bytes:
+    async with aclosing(storage.read(key, **byte_range)) as chunks:
+        return b"".join([chunk async for chunk in chunks])
 
 
 async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000) -> list[str]:
@@ -48,14 +48,14 @@ async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000
     while True:
         page = await storage.list(prefix, limit=limit, cursor=cursor)
         assert len(page.objects) <= limit
-        keys += [info.key for info in page.objects]
+        keys += [object_info.key for object_info in page.objects]
         if (cursor := page.cursor) is None:
             return keys
 
 
-async def pieces(data: bytes, piece_bytes: int = 300_000) -> AsyncGenerator[bytes, None]:
-    for offset in range(0, len(data), piece_bytes):
-        yield data[offset : offset + piece_bytes]
+async def split_content(content: bytes, piece_bytes: int = 300_000) -> AsyncGenerator[bytes, None]:
+    for offset in range(0, len(content), piece_bytes):
+        yield content[offset : offset + piece_bytes]
 
 
 class ObjectStorageContract(ABC):
@@ -77,37 +77,37 @@ class ObjectStorageContract(ABC):
 
     async def test_what_was_put_is_there(self, storage: ObjectStorage) -> None:
         assert await storage.check() is None
-        for key, data in (("small", b"abc"), ("below/empty", b""), ("large", os.urandom(12 * MIB + 7))):
-            await storage.put(key, data)
-            assert await content_of(storage, key) == data
-            info = await storage.stat(key)
-            assert (info.key, info.size) == (key, len(data))
-        await storage.put("large", pieces(b"another one"))
+        for key, content in (("small", b"abc"), ("below/empty", b""), ("large", os.urandom(12 * MIB + 7))):
+            await storage.put(key, content)
+            assert await content_of(storage, key) == content
+            object_info = await storage.stat(key)
+            assert (object_info.key, object_info.size) == (key, len(content))
+        await storage.put("large", split_content(b"another one"))
         assert await storage.get("large", limit=11) == b"another one"
         with pytest.raises(InvalidPath, match="more than 10 bytes"):
             await storage.get("large", limit=10)
 
     async def test_ranges(self, storage: ObjectStorage) -> None:
-        data = os.urandom(600_000)
-        await storage.put("object", data)
-        assert await content_of(storage, "object", offset=599_990) == data[-10:]
-        assert await content_of(storage, "object", offset=5, count=300_000) == data[5:300_005]
-        assert await content_of(storage, "object", offset=599_999, count=10) == data[-1:]
+        content = os.urandom(600_000)
+        await storage.put("object", content)
+        assert await content_of(storage, "object", offset=599_990) == content[-10:]
+        assert await content_of(storage, "object", offset=5, count=300_000) == content[5:300_005]
+        assert await content_of(storage, "object", offset=599_999, count=10) == content[-1:]
         assert await content_of(storage, "object", offset=600_000) == b""
         assert await content_of(storage, "object", offset=10, count=0) == b""
 
     async def test_what_is_not_there(self, storage: ObjectStorage) -> None:
         await storage.put("a/b", b"")
         for key in ("missing", "a", "a/b/c", "a/x"):
-            await refused(NoSuchFile, storage.stat(key))
-            await refused(NoSuchFile, content_of(storage, key))
-            await refused(NoSuchFile, storage.move(key, "elsewhere"))
+            await assert_refused(NoSuchFile, storage.stat(key))
+            await assert_refused(NoSuchFile, content_of(storage, key))
+            await assert_refused(NoSuchFile, storage.move(key, "elsewhere"))
         await storage.delete(["missing", "a/x"])
         assert await keys_of(storage, "nothing/") == []
 
     async def test_what_is_no_key_is_refused(self, storage: ObjectStorage) -> None:
         for key in BAD_KEYS:
-            for call in (
+            for storage_call in (
                 storage.stat(key),
                 storage.put(key, b""),
                 storage.open_upload(key),
@@ -115,26 +115,26 @@ class ObjectStorageContract(ABC):
                 storage.move(key, "a"),
                 content_of(storage, key),
             ):
-                await refused(InvalidPath, call)
+                await assert_refused(InvalidPath, storage_call)
 
     async def test_any_name_is_kept_as_it_is(self, storage: ObjectStorage) -> None:
-        for number, key in enumerate(AWKWARD_KEYS):
-            await storage.put(f"top/{key}", str(number).encode())
-        expected = sorted((f"top/{key}" for key in AWKWARD_KEYS), key=str.encode)
-        assert await keys_of(storage, "top/") == expected
-        for number, key in enumerate(AWKWARD_KEYS):
-            assert await content_of(storage, f"top/{key}") == str(number).encode()
-        await storage.delete(expected)
+        for key_number, key in enumerate(AWKWARD_KEYS):
+            await storage.put(f"top/{key}", str(key_number).encode())
+        expected_keys = sorted((f"top/{key}" for key in AWKWARD_KEYS), key=str.encode)
+        assert await keys_of(storage, "top/") == expected_keys
+        for key_number, key in enumerate(AWKWARD_KEYS):
+            assert await content_of(storage, f"top/{key}") == str(key_number).encode()
+        await storage.delete(expected_keys)
         assert await keys_of(storage) == []
 
     async def test_pages(self, storage: ObjectStorage) -> None:
         keys = ["a", "a-b/x", "a.b", "a0/0/1", "a0/0/2", "a0/1", "b/1", "b/2", "b/3", "c"]
         await asyncio.gather(*(storage.put(key, b"x") for key in keys))
-        expected = sorted(keys, key=str.encode)
+        expected_keys = sorted(keys, key=str.encode)
         for limit in (1, 2, 3, len(keys), 1000):
-            assert await keys_of(storage, limit=limit) == expected
+            assert await keys_of(storage, limit=limit) == expected_keys
             assert await keys_of(storage, "a0/", limit=limit) == ["a0/0/1", "a0/0/2", "a0/1"]
-        await refused(InvalidPath, storage.list("a0"))
+        await assert_refused(InvalidPath, storage.list("a0"))
 
     async def test_nothing_is_seen_before_it_is_whole(self, storage: ObjectStorage) -> None:
         await storage.put("top/object", b"old")
@@ -147,59 +147,59 @@ class ObjectStorageContract(ABC):
         assert (await storage.stat("top/object")).size == 12 * MIB
 
     async def test_an_upload_goes_on_in_the_next_life(self, storage: ObjectStorage, place: str) -> None:
-        data = os.urandom(13 * MIB)
-        upload = await storage.open_upload("object", size=len(data))
-        async for piece in pieces(data[: 11 * MIB], MIB):
+        content = os.urandom(13 * MIB)
+        upload = await storage.open_upload("object", size=len(content))
+        async for piece in split_content(content[: 11 * MIB], MIB):
             await upload.write(piece)
         await upload.close()
         next_life = self.make(place)
         await next_life.start()
         try:
-            upload = await next_life.open_upload("object", size=len(data))
+            upload = await next_life.open_upload("object", size=len(content))
             assert 5 * MIB <= upload.offset <= 11 * MIB
-            async for piece in pieces(data[upload.offset :], MIB):
+            async for piece in split_content(content[upload.offset :], MIB):
                 await upload.write(piece)
-            assert upload.offset == len(data)
+            assert upload.offset == len(content)
             await upload.publish()
-            assert await content_of(next_life, "object") == data
-            assert await self._offset(next_life, "object") == 0
+            assert await content_of(next_life, "object") == content
+            assert await self._upload_offset(next_life, "object") == 0
         finally:
             await next_life.stop()
 
     async def test_what_is_thrown_away_is_gone(self, storage: ObjectStorage) -> None:
-        data = os.urandom(6 * MIB)
+        content = os.urandom(6 * MIB)
         upload = await storage.open_upload("top/a")
-        await upload.write(data)
+        await upload.write(content)
         await upload.abort()
         await upload.close()
-        again = await storage.open_upload("top/a")
-        assert again.offset == 0
-        await again.write(data)
-        await again.close()
-        other = await storage.open_upload("other/a")
-        await other.write(data)
-        await other.close()
+        second_upload = await storage.open_upload("top/a")
+        assert second_upload.offset == 0
+        await second_upload.write(content)
+        await second_upload.close()
+        other_upload = await storage.open_upload("other/a")
+        await other_upload.write(content)
+        await other_upload.close()
         await storage.put("top/b", b"")
         await storage.delete_prefix("top/")
         await storage.delete_prefix("top/")
         assert await keys_of(storage) == []
-        assert (await self._offset(storage, "top/a")) == 0
-        assert (await self._offset(storage, "other/a")) >= 5 * MIB
+        assert (await self._upload_offset(storage, "top/a")) == 0
+        assert (await self._upload_offset(storage, "other/a")) >= 5 * MIB
 
-    async def _offset(self, storage: ObjectStorage, key: str) -> int:
+    async def _upload_offset(self, storage: ObjectStorage, key: str) -> int:
         upload = await storage.open_upload(key)
         await upload.close()
         return upload.offset
 
     async def test_parts_that_break_off_leave_nothing(self, storage: ObjectStorage) -> None:
-        async def broken() -> AsyncGenerator[bytes, None]:
+        async def broken_chunks() -> AsyncGenerator[bytes, None]:
             yield os.urandom(6 * MIB)
             raise ConnectionResetError
 
         await storage.put("object", b"old")
-        await refused(ConnectionResetError, storage.put("object", broken()))
+        await assert_refused(ConnectionResetError, storage.put("object", broken_chunks()))
         assert await content_of(storage, "object") == b"old"
-        assert await self._offset(storage, "object") == 0
+        assert await self._upload_offset(storage, "object") == 0
 
     async def test_moving(self, storage: ObjectStorage) -> None:
         await storage.put("from/here", b"moved")
@@ -207,46 +207,46 @@ class ObjectStorageContract(ABC):
         await storage.move("from/here", "to/there")
         assert await keys_of(storage) == ["to/there"]
         assert await content_of(storage, "to/there") == b"moved"
-        await refused(NoSuchFile, storage.move("from/here", "to/there"))
+        await assert_refused(NoSuchFile, storage.move("from/here", "to/there"))
         assert await content_of(storage, "to/there") == b"moved"
 
     async def test_many_at_once(self, storage: ObjectStorage) -> None:
-        async def one(number: int) -> None:
-            key, data = f"many/{number % 5}/{number}", os.urandom(1000 + number)
-            await storage.put(key, data)
-            assert await content_of(storage, key) == data
-            await storage.move(key, f"moved/{number % 3}/{number}")
+        async def put_and_read(object_number: int) -> None:
+            key, content = f"many/{object_number % 5}/{object_number}", os.urandom(1000 + object_number)
+            await storage.put(key, content)
+            assert await content_of(storage, key) == content
+            await storage.move(key, f"moved/{object_number % 3}/{object_number}")
 
-        await asyncio.gather(*map(one, range(40)))
+        await asyncio.gather(*map(put_and_read, range(40)))
         assert len(await keys_of(storage, "moved/")) == 40
         await storage.delete(await keys_of(storage, "moved/"))
         assert await keys_of(storage) == []
 
     async def test_memory_does_not_grow_with_the_object(self, storage: ObjectStorage) -> None:
-        async def zeros(count: int) -> AsyncGenerator[bytes, None]:
-            for _ in range(count):
+        async def zeros(chunk_count: int) -> AsyncGenerator[bytes, None]:
+            for _ in range(chunk_count):
                 yield bytes(MIB)
 
         await storage.put("warm", zeros(1))
         tracemalloc.start()
         try:
             await storage.put("object", zeros(64), size=64 * MIB)
-            async with aclosing(storage.read("object")) as parts:
-                assert sum([len(part) async for part in parts]) == 64 * MIB
-            _, peak = tracemalloc.get_traced_memory()
+            async with aclosing(storage.read("object")) as chunks:
+                assert sum([len(chunk) async for chunk in chunks]) == 64 * MIB
+            _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 40 * MIB
+        assert peak_bytes < 40 * MIB
 
     async def test_whoever_is_cancelled_holds_nothing(self, storage: ObjectStorage) -> None:
         await storage.put("object", b"x" * MIB)
 
-        async def work() -> None:
-            await storage.put("other", pieces(b"x" * 8 * MIB, 100_000))
+        async def put_object() -> None:
+            await storage.put("other", split_content(b"x" * 8 * MIB, 100_000))
 
-        for pause in (0, 0.001, 0.02):
-            task = asyncio.create_task(work())
-            await asyncio.sleep(pause)
+        for pause_s in (0, 0.001, 0.02):
+            task = asyncio.create_task(put_object())
+            await asyncio.sleep(pause_s)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await storage.put("other", b"done")
@@ -256,14 +256,14 @@ class ObjectStorageContract(ABC):
         if ObjectCapability.MOUNT not in storage.capabilities:
             pytest.skip("capability: the storage is not mounted")
         await storage.put("model/files/weights", b"abc")
-        top = await storage.mount_path("model/files/")
-        assert top.is_absolute()
-        assert (top / "weights").read_bytes() == b"abc"
-        assert sorted(path.name for path in top.iterdir()) == ["weights"]
+        mounted_folder = await storage.mount_path("model/files/")
+        assert mounted_folder.is_absolute()
+        assert (mounted_folder / "weights").read_bytes() == b"abc"
+        assert sorted(path.name for path in mounted_folder.iterdir()) == ["weights"]
         file = await storage.open_file("model/files/weights")
         assert os.read(file.fd, 10) == b"abc"
         file.close()
-        await refused(NoSuchFile, storage.mount_path("nothing/"))
+        await assert_refused(NoSuchFile, storage.mount_path("nothing/"))
 
     async def test_presigned_urls(self, storage: ObjectStorage) -> None:
         if ObjectCapability.PRESIGN not in storage.capabilities:

@@ -1,4 +1,4 @@
-"""Tests what every ordering plugin must satisfy. Subclass it and say how to make one::
+"""Tests what every ordering plugin must satisfy. A subclass of the contract makes the plugin::
 
 class TestMine(OrderContract):
     def make(self) -> AbstractOrder:
@@ -20,29 +20,32 @@ from ai.backend.common.states import SessionType
 from ai.backend.plugin.ordering import AbstractOrder, Usage, Waiting
 
 
-def queue(seed: int, count: int) -> list[Waiting]:
+def random_sessions(seed: int, session_count: int) -> list[Waiting]:
     """Returns random pending sessions of three users. Larger priorities come first, then older sessions."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, tzinfo=UTC)
-    waiting = [
+    first_time = datetime(2026, 1, 1, tzinfo=UTC)
+    pending_sessions = [
         Waiting(
             session_id=SessionId(UUID(int=rng.getrandbits(128))),
             session_type=rng.choice(list(SessionType)),
             priority=rng.choice((0, 10, 10, 50)),
-            enqueued_at=began + timedelta(seconds=rng.randint(0, 9999)),
+            enqueued_at=first_time + timedelta(seconds=rng.randint(0, 9999)),
             requested=ResourceSlot({"cpu": Decimal(rng.randint(1, 64)), "mem": Decimal(2 ** rng.randint(28, 38))}),
             kernels=rng.choice((1, 1, 4)),
             scope=("default", "project", f"user{rng.randint(1, 3)}"),
         )
-        for _ in range(count)
+        for _ in range(session_count)
     ]
-    return sorted(waiting, key=lambda one: (-one.priority, one.enqueued_at, one.session_id.int))
+    return sorted(pending_sessions, key=lambda one: (-one.priority, one.enqueued_at, one.session_id.int))
 
 
-def usage(seed: int) -> Usage:
+def random_usage(seed: int) -> Usage:
     rng = random.Random(seed)
-    held = {f"default/project/user{n}": ResourceSlot({"cpu": Decimal(rng.randint(0, 99))}) for n in (1, 2)}
-    return Usage(capacity=ResourceSlot({"cpu": Decimal(128), "mem": Decimal(2**40)}), occupied=held)
+    slots_of_user = {
+        f"default/project/user{user_number}": ResourceSlot({"cpu": Decimal(rng.randint(0, 99))})
+        for user_number in (1, 2)
+    }
+    return Usage(capacity=ResourceSlot({"cpu": Decimal(128), "mem": Decimal(2**40)}), occupied=slots_of_user)
 
 
 class OrderContract:
@@ -54,26 +57,30 @@ class OrderContract:
     def test_it_names_sessions_of_the_queue_and_each_once(self) -> None:
         plugin = self.make()
         for seed in range(50):
-            waiting = queue(seed, seed % 17)
-            ordered = list(plugin.order(waiting, usage(seed)))
-            assert len(set(ordered)) == len(ordered)
-            assert set(ordered) <= {one.session_id for one in waiting}
+            pending_sessions = random_sessions(seed, seed % 17)
+            ordered_ids = list(plugin.order(pending_sessions, random_usage(seed)))
+            assert len(set(ordered_ids)) == len(ordered_ids)
+            assert set(ordered_ids) <= {session.session_id for session in pending_sessions}
 
     def test_equal_arguments_give_an_equal_answer_whatever_was_asked_before(self) -> None:
-        plugin, other = self.make(), self.make()
+        plugin, other_plugin = self.make(), self.make()
         for seed in range(50):
-            waiting = queue(seed, 12)
-            first = list(plugin.order(waiting, usage(seed)))
-            assert first == list(plugin.order(waiting, usage(seed))) == list(other.order(waiting, usage(seed)))
+            pending_sessions = random_sessions(seed, 12)
+            first_order = list(plugin.order(pending_sessions, random_usage(seed)))
+            assert (
+                first_order
+                == list(plugin.order(pending_sessions, random_usage(seed)))
+                == list(other_plugin.order(pending_sessions, random_usage(seed)))
+            )
 
     def test_it_changes_none_of_its_arguments(self) -> None:
-        waiting, used = queue(1, 9), usage(1)
-        before = list(waiting), dict(used.occupied)
-        self.make().order(waiting, used)
-        assert (waiting, used.occupied) == before
+        pending_sessions, group_usage = random_sessions(1, 9), random_usage(1)
+        copies_before = list(pending_sessions), dict(group_usage.occupied)
+        self.make().order(pending_sessions, group_usage)
+        assert (pending_sessions, group_usage.occupied) == copies_before
 
     def test_nobody_is_left_behind_for_ever(self) -> None:
-        """A session that waits alone is tried."""
+        """The order of one pending session contains that session or is empty."""
         for seed in range(20):
-            [alone] = queue(seed, 1)
-            assert list(self.make().order([alone], usage(seed))) in ([], [alone.session_id])
+            [only_session] = random_sessions(seed, 1)
+            assert list(self.make().order([only_session], random_usage(seed))) in ([], [only_session.session_id])

@@ -44,13 +44,13 @@ from ai.backend.pluginhost.v1.values import (
     LocalConfig,
     V1CallFailed,
     ask,
-    exact,
     keyed_measurements,
-    listed,
-    mapping,
     node_measurements,
-    texts,
+    require_collection,
+    require_mapping,
+    settings_as_texts,
     texts_of,
+    to_decimal,
 )
 
 _STOCK_MAPS = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
@@ -76,8 +76,8 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     def __init__(self, settings: BaseModel | None = None) -> None:
         super().__init__(settings)
         values = dict(settings.model_extra or {}) if settings is not None else {}
-        local = LocalConfig(values.pop("local-config", {}))
-        self.v1 = self.v1_class(texts(values, f"plugins.{self.key}"), local)
+        local_config = LocalConfig(values.pop("local-config", {}))
+        self.v1 = self.v1_class(settings_as_texts(values, f"plugins.{self.key}"), local_config)
         self._spec: AllocMapSpec | None = None
         self._is_initialised = False
 
@@ -104,32 +104,38 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
         """Returns the devices that the alloc map contains. The list of a v1 plugin also has masked devices."""
         devices_by_id: dict[DeviceId, Any] = {}
-        for device in listed("list_devices", await ask(self.v1, "list_devices")):
-            name = getattr(device, "device_id", None)
-            if not isinstance(name, str):
-                raise InvalidResponse(f"list_devices: the device_id {name!r:.60} is no text")
-            if name in devices_by_id:
-                raise InvalidResponse(f"list_devices: the device {name!r:.64} is listed twice")
-            devices_by_id[DeviceId(name)] = device
+        for device in require_collection("list_devices", await ask(self.v1, "list_devices")):
+            device_id = getattr(device, "device_id", None)
+            if not isinstance(device_id, str):
+                raise InvalidResponse(f"list_devices: the device_id {device_id!r:.60} is no text")
+            if device_id in devices_by_id:
+                raise InvalidResponse(f"list_devices: the device {device_id!r:.64} is listed twice")
+            devices_by_id[DeviceId(device_id)] = device
         slots = device_slots(alloc_map)
-        if strange_ids := sorted(map(repr, set(slots) - set(devices_by_id))):
+        if unlisted_ids := sorted(map(repr, set(slots) - set(devices_by_id))):
             raise InvalidResponse(
-                f"create_alloc_map has the device {strange_ids[0]:.64}, which list_devices does not list"
+                f"create_alloc_map has the device {unlisted_ids[0]:.64}, which list_devices does not list"
             )
-        reason = await self._out_of_order()
-        return [self._device(device, slots[name], reason) for name, device in devices_by_id.items() if name in slots]
+        fault_reason = await self._out_of_order()
+        return [
+            self._convert_device(device, slots[device_id], fault_reason)
+            for device_id, device in devices_by_id.items()
+            if device_id in slots
+        ]
 
-    def _device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
-        model, node = getattr(device, "model_name", None), device.numa_node
+    def _convert_device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
+        model_name, numa_node = getattr(device, "model_name", None), device.numa_node
         return ComputeDevice(
             device_name=self.key,
             device_id=DeviceId(device.device_id),
             hw_location=str(device.hw_location or "unknown"),
             slots=(slot,),
-            numa_node=None if node is None or node < 0 else int(node),
-            memory_size=int(exact(device.memory_size or 0, f"list_devices: memory_size of {device.device_id}")),
-            processing_units=int(exact(device.processing_units or 0, f"list_devices: units of {device.device_id}")),
-            model_name=model if isinstance(model, str) else None,
+            numa_node=None if numa_node is None or numa_node < 0 else int(numa_node),
+            memory_size=int(to_decimal(device.memory_size or 0, f"list_devices: memory_size of {device.device_id}")),
+            processing_units=int(
+                to_decimal(device.processing_units or 0, f"list_devices: units of {device.device_id}")
+            ),
+            model_name=model_name if isinstance(model_name, str) else None,
             health=DeviceHealth.HEALTHY if reason is None else DeviceHealth.UNHEALTHY,
             health_reason=reason or "",
         )
@@ -142,23 +148,23 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             if isinstance(e.__cause__, NotImplementedError):
                 return {}
             raise
-        return mapping("get_node_hwinfo", metadata)
+        return require_mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
         """Returns the reason why all devices count as faulty, or None. A v1 plugin does not report the health of one
         device.
         """
         try:
-            facts = await self._hardware()
+            hardware_metadata = await self._hardware()
         except (V1CallFailed, InvalidResponse):
             return None
-        status = facts.get("status")
+        status = hardware_metadata.get("status")
         status = str(getattr(status, "value", status))
-        return str(facts.get("status_info") or status) if status in _FAULTY_STATUSES else None
+        return str(hardware_metadata.get("status_info") or status) if status in _FAULTY_STATUSES else None
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        facts = mapping("get_metadata", await ask(self.v1, "get_metadata"))
-        form = facts.get("number_format") or {}
+        metadata = require_mapping("get_metadata", await ask(self.v1, "get_metadata"))
+        number_format = metadata.get("number_format") or {}
         try:
             slots = {str(name): slot_type(kind, name) for name, kind in self.v1.slot_types}
         except (AttributeError, TypeError, ValueError):
@@ -167,12 +173,12 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             SlotDisplay(
                 slot_name=SlotName(name),
                 slot_type=kind,
-                description=str(facts.get("description") or ""),
-                human_readable_name=str(facts.get("human_readable_name") or name),
-                display_unit=str(facts.get("display_unit") or "Unit"),
-                display_icon=str(facts.get("display_icon") or ""),
-                number_binary=bool(form.get("binary")),
-                number_round_length=int(form.get("round_length") or 0),
+                description=str(metadata.get("description") or ""),
+                human_readable_name=str(metadata.get("human_readable_name") or name),
+                display_unit=str(metadata.get("display_unit") or "Unit"),
+                display_icon=str(metadata.get("display_icon") or ""),
+                number_binary=bool(number_format.get("binary")),
+                number_round_length=int(number_format.get("round_length") or 0),
             )
             for name, kind in slots.items()
         ]
@@ -180,16 +186,19 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
         """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
         InvalidResponse where it says more than its alloc map has."""
-        reported = mapping("", await ask(self.v1, "available_slots"))
+        reported_amounts = require_mapping("", await ask(self.v1, "available_slots"))
         devices = await self.list_devices()
-        amounts: dict[SlotName, Decimal] = {}
+        device_amounts: dict[SlotName, Decimal] = {}
         for slot in (device_slot for device in devices for device_slot in device.slots):
-            amounts[slot.slot_name] = amounts.get(slot.slot_name, Decimal(0)) + slot.amount
-        capacities = {SlotName(str(name)): exact(amount, str(name)) for name, amount in reported.items()}
+            device_amounts[slot.slot_name] = device_amounts.get(slot.slot_name, Decimal(0)) + slot.amount
+        capacities = {SlotName(str(name)): to_decimal(amount, str(name)) for name, amount in reported_amounts.items()}
         for name, amount in capacities.items():
-            if amount > amounts.get(name, 0):
-                raise InvalidResponse(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
-        return {name: min(total, capacities.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
+            if amount > device_amounts.get(name, 0):
+                raise InvalidResponse(f"offers {amount} {name}; its alloc map has {device_amounts.get(name, 0)}")
+        return {
+            name: min(device_total, capacities.get(name, Decimal(0)))
+            for name, device_total in slot_totals(devices).items()
+        }
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         return self._spec
@@ -197,8 +206,8 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def create_alloc_map(self) -> AbstractAllocMap:
         if self._spec is not None:
             return await super().create_alloc_map()
-        own = await self._alloc_map()
-        return ExternalAllocMap(await self._devices_of(own), partial(self._choose, own))
+        v1_map = await self._alloc_map()
+        return ExternalAllocMap(await self._devices_of(v1_map), partial(self._choose, v1_map))
 
     @staticmethod
     def _choose(
@@ -214,22 +223,24 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         del hint
         v1_map.clear()
         saved_allocations = device_slots(v1_map)
-        taken = {slot: dict(devices) for slot, devices in held.slots.items()}
+        taken_amounts = {slot: dict(device_amounts) for slot, device_amounts in held.slots.items()}
         for device, slot in saved_allocations.items():
             if eligible is not None and device not in eligible and slot.amount:
-                taken.setdefault(slot.slot_name, {})[device] = slot.amount
-        if taken:
-            v1_map.apply_allocation(taken)
-        chosen = v1_map.allocate(dict(request))
-        if not isinstance(chosen, Mapping):
-            raise InvalidResponse(f"returned {chosen!r:.60} instead of an allocation")
-        request_exact = {
+                taken_amounts.setdefault(slot.slot_name, {})[device] = slot.amount
+        if taken_amounts:
+            v1_map.apply_allocation(taken_amounts)
+        v1_allocation = v1_map.allocate(dict(request))
+        if not isinstance(v1_allocation, Mapping):
+            raise InvalidResponse(f"returned {v1_allocation!r:.60} instead of an allocation")
+        amounts_by_slot = {
             SlotName(str(slot)): {
-                device: exact(value, f"{slot} of {device}") for device, value in amounts.items() if value
+                device: to_decimal(amount, f"{slot} of {device}") for device, amount in device_amounts.items() if amount
             }
-            for slot, amounts in chosen.items()
+            for slot, device_amounts in v1_allocation.items()
         }
-        return DeviceAllocation(slots={slot: amounts for slot, amounts in request_exact.items() if amounts})
+        return DeviceAllocation(
+            slots={slot: device_amounts for slot, device_amounts in amounts_by_slot.items() if device_amounts}
+        )
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -243,37 +254,50 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not device_alloc.slots:
             return ()
         v1_allocation = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
-        reported = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", v1_allocation))
+        reported_devices = require_collection(
+            "get_attached_devices", await ask(self.v1, "get_attached_devices", v1_allocation)
+        )
         try:
-            attached = [
+            attached_devices = [
                 AttachedDevice(
-                    device_id=DeviceId(item["device_id"]),
-                    model_name=str(item["model_name"]),
-                    data={str(key): _json_value(value) for key, value in dict(item.get("data") or {}).items()},
+                    device_id=DeviceId(reported_device["device_id"]),
+                    model_name=str(reported_device["model_name"]),
+                    data={
+                        str(key): _json_value(value) for key, value in dict(reported_device.get("data") or {}).items()
+                    },
                 )
-                for item in reported
+                for reported_device in reported_devices
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise InvalidResponse(f"get_attached_devices: an item is malformed: {type(e).__name__}: {e}") from None
-        missing = device_alloc.device_ids() - {device.device_id for device in attached}
-        unnamed = [one for one in await self.list_devices() if one.device_id in missing] if missing else []
-        return attached + [
-            AttachedDevice(device_id=one.device_id, model_name=one.model_name or self.key) for one in unnamed
+        missing_ids = device_alloc.device_ids() - {device.device_id for device in attached_devices}
+        missing_devices = (
+            [missing_device for missing_device in await self.list_devices() if missing_device.device_id in missing_ids]
+            if missing_ids
+            else []
+        )
+        return attached_devices + [
+            AttachedDevice(device_id=missing_device.device_id, model_name=missing_device.model_name or self.key)
+            for missing_device in missing_devices
         ]
 
     async def get_node_info(self) -> NodeInfo:
         hardware = await self._hardware()
-        facts = {
+        node_facts = {
             "plugin_version": await ask(self.v1, "get_version"),
             **texts_of("extra_info", await ask(self.v1, "extra_info")),
             **texts_of("get_node_hwinfo: metadata", hardware.get("metadata") or {}),
-            **{key: getattr(v, "value", v) for key, v in hardware.items() if key in ("status", "status_info")},
+            **{
+                key: getattr(metadata_value, "value", metadata_value)
+                for key, metadata_value in hardware.items()
+                if key in ("status", "status_info")
+            },
         }
-        return NodeInfo(extra={key: str(value) for key, value in facts.items() if value not in (None, "")})
+        return NodeInfo(extra={key: str(value) for key, value in node_facts.items() if value not in (None, "")})
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         method = "gather_node_measures"
-        return list(node_measurements(listed(method, await ask(self.v1, method, V1StatContext()))))
+        return list(node_measurements(require_collection(method, await ask(self.v1, method, V1StatContext()))))
 
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
@@ -282,17 +306,19 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not kernels:
             return {}
         method = "gather_container_measures"
-        metrics = listed(method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels]))
-        gathered: dict[KernelId, list[Measurement]] = {}
-        requested = set(kernels)
-        for name, made in keyed_measurements(metrics, "per_container"):
+        metrics = require_collection(
+            method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels])
+        )
+        measurements_by_kernel: dict[KernelId, list[Measurement]] = {}
+        requested_kernels = set(kernels)
+        for container_id, measurement in keyed_measurements(metrics, "per_container"):
             try:
-                kernel = KernelId(UUID(str(name)))
+                kernel = KernelId(UUID(str(container_id)))
             except ValueError:
-                raise InvalidResponse(f"{method}: {name!r:.60} is none of the containers asked for") from None
-            if kernel in requested:
-                gathered.setdefault(kernel, []).append(made)
-        return gathered
+                raise InvalidResponse(f"{method}: {container_id!r:.60} is none of the containers asked for") from None
+            if kernel in requested_kernels:
+                measurements_by_kernel.setdefault(kernel, []).append(measurement)
+        return measurements_by_kernel
 
     async def gather_process_metrics(
         self, ctx: StatContext, pids: Mapping[int, KernelId]
@@ -300,14 +326,14 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not pids:
             return {}
         method = "gather_process_measures"
-        by_pid = {pid: str(kernel) for pid, kernel in pids.items()}
-        gathered: dict[int, list[Measurement]] = {}
-        for pid, made in keyed_measurements(
-            listed(method, await ask(self.v1, method, V1StatContext(), by_pid)), "per_process"
+        kernel_text_by_pid = {pid: str(kernel) for pid, kernel in pids.items()}
+        measurements_by_pid: dict[int, list[Measurement]] = {}
+        for pid, measurement in keyed_measurements(
+            require_collection(method, await ask(self.v1, method, V1StatContext(), kernel_text_by_pid)), "per_process"
         ):
             if pid in pids:
-                gathered.setdefault(pid, []).append(made)
-        return gathered
+                measurements_by_pid.setdefault(pid, []).append(measurement)
+        return measurements_by_pid
 
 
 def _json_value(value: object) -> object:
@@ -322,7 +348,7 @@ def _json_value(value: object) -> object:
 
 def adapter_of(v1_class: type[V1Plugin]) -> type[LegacyPluginAdapter]:
     """Returns the adapter for one class of v1 plugins. Its version is the package's ``__version__``, else ``v1``."""
-    package = v1_class.__module__.rpartition(".")[0] or v1_class.__module__
-    version = getattr(importlib.import_module(package), "__version__", None) or "v1"
-    facts = {"v1_class": v1_class, "key": getattr(v1_class, "key", None), "version": str(version)}
-    return type(f"Legacy{v1_class.__name__}", (LegacyPluginAdapter,), facts)
+    package_name = v1_class.__module__.rpartition(".")[0] or v1_class.__module__
+    version = getattr(importlib.import_module(package_name), "__version__", None) or "v1"
+    class_attributes = {"v1_class": v1_class, "key": getattr(v1_class, "key", None), "version": str(version)}
+    return type(f"Legacy{v1_class.__name__}", (LegacyPluginAdapter,), class_attributes)

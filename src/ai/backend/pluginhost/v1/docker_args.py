@@ -66,22 +66,22 @@ class DockerArguments:
 
 def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> DockerArguments:
     """Parses the result of ``generate_docker_args``. Raises Untranslatable if an argument has no counterpart."""
-    parsed = DockerArguments(runtime)
-    values = dict(_table_at(arguments, "as a whole"))
-    for key, value in _table_at(values.pop("HostConfig", None) or {}, "HostConfig").items():
-        values[f"HostConfig.{key}"] = value
-    for path, value in values.items():
+    docker_arguments = DockerArguments(runtime)
+    value_by_path = dict(_table_at(arguments, "as a whole"))
+    for key, value in _table_at(value_by_path.pop("HostConfig", None) or {}, "HostConfig").items():
+        value_by_path[f"HostConfig.{key}"] = value
+    for path, value in value_by_path.items():
         if _is_empty(value):
             continue
-        row = ARGUMENTS.get(path)
-        if row is None:
+        argument = ARGUMENTS.get(path)
+        if argument is None:
             raise Untranslatable(path, "has no counterpart here")
-        row.read(parsed, value, path)
-    _ = parsed.cpu_limit, parsed.memory_limit_bytes
-    return parsed
+        argument.read(docker_arguments, value, path)
+    _ = docker_arguments.cpu_limit, docker_arguments.memory_limit_bytes
+    return docker_arguments
 
 
-def denied(plugin_key: str, error: Untranslatable) -> CreationDenied:
+def denial_of(plugin_key: str, error: Untranslatable) -> CreationDenied:
     return CreationDenied(
         f"the v1 plugin {plugin_key} wants the Docker argument {error.argument}, which {error}",
         data={"plugin": plugin_key, "argument": error.argument},
@@ -116,119 +116,128 @@ def _positive_number(value: object, path: str) -> int:
     return int(value)
 
 
-def _only_keys(item: Mapping[str, Any], allowed_keys: Sequence[str], path: str) -> Mapping[str, Any]:
-    for key, value in item.items():
+def _require_keys(table: Mapping[str, Any], allowed_keys: Sequence[str], path: str) -> Mapping[str, Any]:
+    for key, value in table.items():
         if key not in allowed_keys and not _is_empty(value):
             raise Untranslatable(f"{path}.{key}", "has no counterpart here")
-    return item
+    return table
 
 
-def _add_variables(parsed: DockerArguments, value: object, path: str) -> None:
-    for line in _list_at(value, path):
-        name, sign, text = _text_at(line, path).partition("=")
-        if not sign:
-            raise Untranslatable(path, f"has {name[:60]!r} without a value, which would unset a variable")
-        parsed.env_vars[name] = text
+def _add_variables(docker_arguments: DockerArguments, value: object, path: str) -> None:
+    for variable_line in _list_at(value, path):
+        variable_name, separator, variable_value = _text_at(variable_line, path).partition("=")
+        if not separator:
+            raise Untranslatable(path, f"has {variable_name[:60]!r} without a value, which would unset a variable")
+        docker_arguments.env_vars[variable_name] = variable_value
 
 
-def _add_devices(parsed: DockerArguments, value: object, path: str) -> None:
-    allowed = ("PathOnHost", "PathInContainer", "CgroupPermissions")
-    for item in _list_at(value, path):
-        device = _only_keys(_table_at(item, path), allowed, path)
+def _add_devices(docker_arguments: DockerArguments, value: object, path: str) -> None:
+    allowed_keys = ("PathOnHost", "PathInContainer", "CgroupPermissions")
+    for device_table in _list_at(value, path):
+        device = _require_keys(_table_at(device_table, path), allowed_keys, path)
         source = _text_at(device.get("PathOnHost"), f"{path}.PathOnHost")
         target = _text_at(device.get("PathInContainer") or source, f"{path}.PathInContainer")
         permissions = _text_at(device.get("CgroupPermissions") or "rwm", f"{path}.CgroupPermissions")
-        parsed.devices.append(
+        docker_arguments.devices.append(
             DeviceMapping(source=source, target=None if target == source else target, permissions=permissions)
         )
 
 
-_ALL_ABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"})
+_GPU_CAPABILITIES = frozenset(
+    {"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"}
+)
 
 
-def _add_device_requests(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_device_requests(docker_arguments: DockerArguments, value: object, path: str) -> None:
     """Translates device requests to CDI names: the driver cdi uses full names, nvidia ids."""
-    for item in _list_at(value, path):
-        request = _only_keys(_table_at(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
+    for request_table in _list_at(value, path):
+        request = _require_keys(_table_at(request_table, path), ("Driver", "DeviceIDs", "Capabilities"), path)
         driver = _text_at(request.get("Driver") or "nvidia", f"{path}.Driver")
-        names = [_text_at(name, f"{path}.DeviceIDs") for name in _list_at(request.get("DeviceIDs") or (), path)]
+        device_ids = [_text_at(name, f"{path}.DeviceIDs") for name in _list_at(request.get("DeviceIDs") or (), path)]
         if driver not in ("cdi", "nvidia"):
             raise Untranslatable(f"{path}.Driver", f"is {driver[:60]!r}: only nvidia and cdi are known")
-        if not names:
+        if not device_ids:
             raise Untranslatable(f"{path}.DeviceIDs", "names no device: how many, or all, cannot be said here")
-        if parsed.runtime != "container":
+        if docker_arguments.runtime != "container":
             raise Untranslatable(path, "needs a container engine; this agent's workloads are process trees")
-        for alternative in _list_at(request.get("Capabilities") or (), f"{path}.Capabilities"):
-            if unknown := sorted({str(name) for name in _list_at(alternative, path)} - _ALL_ABILITIES):
-                raise Untranslatable(f"{path}.Capabilities", f"names {unknown[0][:60]!r}, which is not known")
-        prefix = "" if driver == "cdi" else "nvidia.com/gpu="
-        parsed.devices += [DeviceMapping(source="", cdi_name=f"{prefix}{name}") for name in names]
+        for capability_set in _list_at(request.get("Capabilities") or (), f"{path}.Capabilities"):
+            if unknown_capabilities := sorted(
+                {str(name) for name in _list_at(capability_set, path)} - _GPU_CAPABILITIES
+            ):
+                raise Untranslatable(
+                    f"{path}.Capabilities", f"names {unknown_capabilities[0][:60]!r}, which is not known"
+                )
+        name_prefix = "" if driver == "cdi" else "nvidia.com/gpu="
+        docker_arguments.devices += [DeviceMapping(source="", cdi_name=f"{name_prefix}{name}") for name in device_ids]
 
 
-def _add_binds(parsed: DockerArguments, value: object, path: str) -> None:
-    for line in _list_at(value, path):
-        parts = _text_at(line, path).split(":")
-        if not 2 <= len(parts) <= 3 or not parts[0].startswith("/"):
-            raise Untranslatable(path, f"has {line[:80]!r}, which is no SOURCE:TARGET[:ro|rw] with absolute paths")
-        mode = parts[2] if len(parts) == 3 else "rw"
+def _add_binds(docker_arguments: DockerArguments, value: object, path: str) -> None:
+    for bind_line in _list_at(value, path):
+        bind_parts = _text_at(bind_line, path).split(":")
+        if not 2 <= len(bind_parts) <= 3 or not bind_parts[0].startswith("/"):
+            raise Untranslatable(path, f"has {bind_line[:80]!r}, which is no SOURCE:TARGET[:ro|rw] with absolute paths")
+        mode = bind_parts[2] if len(bind_parts) == 3 else "rw"
         if mode not in ("ro", "rw"):
             raise Untranslatable(path, f"has the option {mode[:60]!r}: only ro and rw are known")
-        parsed.mounts.append(Mount(source=parts[0], target=parts[1], read_only=mode == "ro"))
+        docker_arguments.mounts.append(Mount(source=bind_parts[0], target=bind_parts[1], read_only=mode == "ro"))
 
 
-def _add_mounts(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_mounts(docker_arguments: DockerArguments, value: object, path: str) -> None:
     for item in _list_at(value, path):
-        mount = _only_keys(_table_at(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
+        mount = _require_keys(_table_at(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
         if mount.get("Type") != "bind":
             raise Untranslatable(f"{path}.Type", f"is {mount.get('Type')!r:.60}: only bind is known")
         source, target = (_text_at(mount.get(key), f"{path}.{key}") for key in ("Source", "Target"))
-        parsed.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
+        docker_arguments.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
 
 
-def _add_groups(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_groups(docker_arguments: DockerArguments, value: object, path: str) -> None:
     for group in _list_at(value, path):
-        text = str(group)
-        if isinstance(group, bool) or not (text.isascii() and text.isdecimal()):
-            raise Untranslatable(path, f"has {text[:60]!r}: only numbers of groups mean the same on every image")
-        parsed.gids.append(int(text))
+        group_text = str(group)
+        if isinstance(group, bool) or not (group_text.isascii() and group_text.isdecimal()):
+            raise Untranslatable(path, f"has {group_text[:60]!r}: only numbers of groups mean the same on every image")
+        docker_arguments.gids.append(int(group_text))
 
 
-def _parsed_numbers(value: object, path: str) -> tuple[int, ...]:
+def _parse_numbers(value: object, path: str) -> tuple[int, ...]:
     numbers: list[int] = []
-    for part in _text_at(value, path).split(","):
-        first, dash, last = part.partition("-")
-        ends = [int(end) if end.isascii() and end.isdecimal() else -1 for end in (first, last if dash else first)]
-        if not 0 <= ends[0] <= ends[1] <= _MAX_NUMBER:
-            raise Untranslatable(path, f"has {part[:60]!r}, which is no number and no range")
-        numbers += range(ends[0], ends[1] + 1)
+    for range_text in _text_at(value, path).split(","):
+        first_text, separator, last_text = range_text.partition("-")
+        range_ends = [
+            int(end_text) if end_text.isascii() and end_text.isdecimal() else -1
+            for end_text in (first_text, last_text if separator else first_text)
+        ]
+        if not 0 <= range_ends[0] <= range_ends[1] <= _MAX_NUMBER:
+            raise Untranslatable(path, f"has {range_text[:60]!r}, which is no number and no range")
+        numbers += range(range_ends[0], range_ends[1] + 1)
     return tuple(dict.fromkeys(numbers))
 
 
-def _add_cores(parsed: DockerArguments, value: object, path: str) -> None:
+def _add_cores(docker_arguments: DockerArguments, value: object, path: str) -> None:
     try:
         cores = Decimal(str(value))
     except InvalidOperation:
         cores = Decimal(0)
-    _take_cores(parsed, cores, value, path)
+    _set_cores(docker_arguments, cores, value, path)
 
 
-def _add_nano_cores(parsed: DockerArguments, value: object, path: str) -> None:
-    _take_cores(parsed, Decimal(_positive_number(value, path)) / 10**9, value, path)
+def _add_nano_cores(docker_arguments: DockerArguments, value: object, path: str) -> None:
+    _set_cores(docker_arguments, Decimal(_positive_number(value, path)) / 10**9, value, path)
 
 
-def _take_cores(parsed: DockerArguments, cores: Decimal, given: object, path: str) -> None:
+def _set_cores(docker_arguments: DockerArguments, cores: Decimal, raw_value: object, path: str) -> None:
     if not cores.is_finite() or cores <= 0:
-        raise Untranslatable(path, f"is {given!r:.60}, which is no number of cores")
-    if parsed.cpu not in (None, cores):
+        raise Untranslatable(path, f"is {raw_value!r:.60}, which is no number of cores")
+    if docker_arguments.cpu not in (None, cores):
         raise Untranslatable(path, "contradicts another limit of cores")
-    parsed.cpu = cores
+    docker_arguments.cpu = cores
 
 
 def _setter_of(attribute: str, parse: Callable[[object, str], Any]) -> Callable[[DockerArguments, object, str], None]:
-    def read(parsed: DockerArguments, value: object, path: str) -> None:
-        setattr(parsed, attribute, parse(value, path))
+    def set_attribute(docker_arguments: DockerArguments, value: object, path: str) -> None:
+        setattr(docker_arguments, attribute, parse(value, path))
 
-    return read
+    return set_attribute
 
 
 class Argument(msgspec.Struct, frozen=True):
@@ -244,8 +253,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "HostConfig.CpuPeriod": Argument(_setter_of("period", _positive_number), "with `CpuQuota`; 100000 if absent"),
     "HostConfig.CpuQuota": Argument(_setter_of("quota", _positive_number), "`cpu_limit`: the quota by the period"),
     "HostConfig.Cpus": Argument(_add_cores, "`cpu_limit`"),
-    "HostConfig.CpusetCpus": Argument(_setter_of("cpuset", _parsed_numbers), "`cpuset`; as `0-2,5`"),
-    "HostConfig.CpusetMems": Argument(_setter_of("memory_nodes", _parsed_numbers), "`memory_nodes`; as `0-1`"),
+    "HostConfig.CpusetCpus": Argument(_setter_of("cpuset", _parse_numbers), "`cpuset`; as `0-2,5`"),
+    "HostConfig.CpusetMems": Argument(_setter_of("memory_nodes", _parse_numbers), "`memory_nodes`; as `0-1`"),
     "HostConfig.DeviceRequests": Argument(
         _add_device_requests,
         "`devices` by CDI name, of the drivers `cdi` and `nvidia` (`nvidia.com/gpu=ID`), with `DeviceIDs`, not with a "

@@ -45,9 +45,9 @@ class _Finder(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        for source in (importlib.import_module(f"{_V1_PACKAGES}.{name}") for name in MODULES[module.__name__]):
-            module.__file__ = source.__file__  # an ImportError of a name that is not there says it
-            vars(module).update({name: getattr(source, name) for name in source.__all__})
+        for source_module in (importlib.import_module(f"{_V1_PACKAGES}.{name}") for name in MODULES[module.__name__]):
+            module.__file__ = source_module.__file__  # an ImportError of a name that is not there says it
+            vars(module).update({name: getattr(source_module, name) for name in source_module.__all__})
 
 
 def install() -> None:
@@ -60,27 +60,29 @@ def load_any_version(reference: str) -> type[AbstractComputePlugin]:
     """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter. Raises PluginError,
     Exception: as :func:`load_plugin`."""
     install()
-    return load_plugin(reference, adapt=adapted)
+    return load_plugin(reference, adapt=adapt_class)
 
 
-def adapted(shown: object, reference: str) -> object:
+def adapt_class(loaded_object: object, reference: str) -> object:
     """Returns the adapter of the only v1 plugin of a module, or of a v1 class. Returns any other object unchanged.
     Raises PluginError: the module shows classes of v1, and not one plugin.
     """
     if "ai.backend.pluginhost.v1.api.plugin" not in sys.modules:
-        return shown  # no name of v1 was imported
+        return loaded_object  # no name of v1 was imported
     from ai.backend.pluginhost.v1.adapter import adapter_of
     from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
 
-    candidates = [shown] if inspect.isclass(shown) else list(vars(shown).values())
+    candidates = [loaded_object] if inspect.isclass(loaded_object) else list(vars(loaded_object).values())
     classes = {cls for cls in candidates if inspect.isclass(cls)}
     v1_classes = {cls for cls in classes if issubclass(cls, V1Plugin) and cls is not V1Plugin}
     concrete_classes = {cls for cls in v1_classes if not inspect.isabstract(cls)}
     has_present_plugin = any(issubclass(cls, AbstractComputePlugin) and not inspect.isabstract(cls) for cls in classes)
     if not v1_classes or has_present_plugin:
-        return shown  # a module may show the plugin of both versions
+        return loaded_object  # a module may show the plugin of both versions
     if len(concrete_classes) != 1:
-        missing = sorted(name for cls in v1_classes for name in getattr(cls, "__abstractmethods__", ()))
-        lacking = f" (without {', '.join(missing)})" if missing and not concrete_classes else ""
-        raise PluginError(f"{reference} shows {len(concrete_classes)} v1 plugins instead of one{lacking}")
+        missing_methods = sorted(
+            method_name for cls in v1_classes for method_name in getattr(cls, "__abstractmethods__", ())
+        )
+        missing_text = f" (without {', '.join(missing_methods)})" if missing_methods and not concrete_classes else ""
+        raise PluginError(f"{reference} shows {len(concrete_classes)} v1 plugins instead of one{missing_text}")
     return adapter_of(concrete_classes.pop())

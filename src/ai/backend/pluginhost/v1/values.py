@@ -15,14 +15,14 @@ from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
-def listed(method: str, answer: Any) -> Sequence[Any]:
+def require_collection(method: str, answer: Any) -> Sequence[Any]:
     """Returns the answer of a method as a sequence. Raises InvalidResponse for anything but a collection."""
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
 
 
-def mapping(method: str, answer: Any) -> Mapping[Any, Any]:
+def require_mapping(method: str, answer: Any) -> Mapping[Any, Any]:
     """Returns the answer of a method if it is a mapping. Raises InvalidResponse for anything else."""
     if not isinstance(answer, Mapping):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping".lstrip())
@@ -32,15 +32,15 @@ def mapping(method: str, answer: Any) -> Mapping[Any, Any]:
 def texts_of(method: str, answer: Any) -> dict[str, str]:
     """Returns the answer of a method as a mapping of texts. Raises InvalidResponse for anything but a mapping."""
     try:
-        items = dict(answer)
+        text_by_key = dict(answer)
     except (TypeError, ValueError):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping") from None
-    return {str(key): str(value) for key, value in items.items()}
+    return {str(key): str(value) for key, value in text_by_key.items()}
 
 
-def exact(value: object, where: str) -> Decimal:
+def to_decimal(value: object, description: str) -> Decimal:
     """Returns a finite Decimal unchanged, and a whole number of any type as Decimal. Raises InvalidResponse for any
-    other value; ``where`` names the value.
+    other value; ``description`` names the value.
     """
     match value:
         case bool():
@@ -52,8 +52,8 @@ def exact(value: object, where: str) -> Decimal:
         case float() if value.is_integer():
             return Decimal(int(value))
         case float():
-            raise InvalidResponse(f"{where} is the float {value!r:.40}; quantities with fractions are Decimal")
-    raise InvalidResponse(f"{where} is {value!r:.60}, which is no quantity")
+            raise InvalidResponse(f"{description} is the float {value!r:.40}; quantities with fractions are Decimal")
+    raise InvalidResponse(f"{description} is {value!r:.60}, which is no quantity")
 
 
 class V1CallFailed(Exception):
@@ -81,11 +81,11 @@ class LocalConfig(dict[str, Any]):
     """
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
-        sections: dict[str, Any] = {key: {} for key in _CONFIG_SECTIONS} if not path else {}
+        empty_sections: dict[str, Any] = {key: {} for key in _CONFIG_SECTIONS} if not path else {}
         super().__init__(
             {
                 key: LocalConfig(value, f"{path}{key}.") if isinstance(value, Mapping) else value
-                for key, value in {**sections, **values}.items()
+                for key, value in {**empty_sections, **values}.items()
             }
         )
         self._path = path
@@ -94,22 +94,22 @@ class LocalConfig(dict[str, Any]):
         raise KeyError(f"{self._path}{key} of the local configuration: set it in local-config of the plugin's settings")
 
 
-def texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+def settings_as_texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
     for."""
-    result: dict[str, Any] = {}
+    text_by_key: dict[str, Any] = {}
     for key, value in values.items():
         match value:
             case Mapping():
-                result[key] = texts(value, f"{path}.{key}")
+                text_by_key[key] = settings_as_texts(value, f"{path}.{key}")
             case bool():
-                result[key] = "true" if value else "false"
+                text_by_key[key] = "true" if value else "false"
             case str() | int() | float():
-                result[key] = str(value)
+                text_by_key[key] = str(value)
             case _:
-                reason = "a v1 plugin takes texts, numbers and tables"
-                raise InvalidInput(f"{path}.{key}: {reason}", data={f"{path}.{key}": reason})
-    return result
+                problem = "a v1 plugin takes texts, numbers and tables"
+                raise InvalidInput(f"{path}.{key}: {problem}", data={f"{path}.{key}": problem})
+    return text_by_key
 
 
 log = logging.getLogger(__name__)
@@ -133,24 +133,24 @@ def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Meas
     read. Raises InvalidResponse: it is no measurement.
     """
     try:
-        key, kind = str(metric.key), KINDS[metric.type.name]
+        key, metric_kind = str(metric.key), KINDS[metric.type.name]
         unit = str(metric.unit_hint or "count").lower()
-        stats = frozenset(map(str, metric.stats_filter or ()))
-        number, capacity = value.value, value.capacity
+        statistics = frozenset(map(str, metric.stats_filter or ()))
+        metric_value, capacity = value.value, value.capacity
     except (AttributeError, KeyError, TypeError) as e:
         raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {type(e).__name__}: {e}") from None
-    if metric.current_hook is not None and kind is not MetricKind.RATE:
+    if metric.current_hook is not None and metric_kind is not MetricKind.RATE:
         if key not in _hook_metrics:
             _hook_metrics.add(key)
             log.warning("the metric %s has a current_hook, which cannot be called here: it is left out", key)
         return None
     return Measurement(
         key=key,
-        value=_number_of(key, number),
+        value=_number_of(key, metric_value),
         unit_hint=UNITS.get(unit, unit),
         capacity=None if not capacity else _number_of(key, capacity),
-        kind=kind,
-        stats=stats,
+        kind=metric_kind,
+        stats=statistics,
         device_id=device,
     )
 
@@ -160,24 +160,24 @@ def node_measurements(metrics: Sequence[Any]) -> Iterator[Measurement]:
     for metric in metrics:
         device_values = _entries_of(metric, "per_device")
         for device, value in [(None, getattr(metric, "per_node", None)), *device_values]:
-            if value is not None and (converted := measurement(metric, value, device)) is not None:
-                yield converted
+            if value is not None and (node_measurement := measurement(metric, value, device)) is not None:
+                yield node_measurement
 
 
-def keyed_measurements(metrics: Sequence[Any], field: str) -> Iterator[tuple[Any, Measurement]]:
+def keyed_measurements(metrics: Sequence[Any], field_name: str) -> Iterator[tuple[Any, Measurement]]:
     """Yields ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises
     InvalidResponse."""
     for metric in metrics:
-        for name, value in _entries_of(metric, field):
-            if (converted := measurement(metric, value)) is not None:
-                yield name, converted
+        for owner_id, value in _entries_of(metric, field_name):
+            if (keyed_measurement := measurement(metric, value)) is not None:
+                yield owner_id, keyed_measurement
 
 
-def _entries_of(metric: Any, field: str) -> list[tuple[Any, Any]]:
+def _entries_of(metric: Any, field_name: str) -> list[tuple[Any, Any]]:
     try:
-        return list(dict(getattr(metric, field)).items())
+        return list(dict(getattr(metric, field_name)).items())
     except (AttributeError, TypeError, ValueError):
-        raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {field} is no mapping") from None
+        raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {field_name} is no mapping") from None
 
 
 def _number_of(key: str, value: Any) -> float:

@@ -54,20 +54,20 @@ def why_unfit(engine_url: str, engine_info: Mapping[str, Any]) -> str:
     return ""
 
 
-def describe(facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays: str = "") -> RuntimeInfo:
+def describe(engine_facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays: str = "") -> RuntimeInfo:
     """Describes the runtime (docs/reference/docker-runtime). ``no_overlays``: why networks cannot span nodes."""
     enforced, watched, not_enforced = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     is_root = os.geteuid() == 0
-    network_mode = settings.network if settings.network != "auto" else facts.network
-    has_seccomp_filter = facts.has_seccomp and (settings.seccomp == "engine" or seccomp.is_supported())
+    network_mode = settings.network if settings.network != "auto" else engine_facts.network
+    has_seccomp_filter = engine_facts.has_seccomp and (settings.seccomp == "engine" or seccomp.is_supported())
     return RuntimeInfo(
         name="docker",
         version=RUNTIME_VERSION,
         workload_type="container",
-        runtime_classes=facts.runtimes,
+        runtime_classes=engine_facts.runtimes,
         tier="contained" if is_root else "contained-as-agent",
         enforcement={
-            **{limit: enforced if limit in facts.limits else not_enforced for limit in _INFO_FIELDS},
+            **{limit: enforced if limit in engine_facts.limits else not_enforced for limit in _INFO_FIELDS},
             "devices": enforced,
             "filesystem": enforced,
             "pid-namespace": enforced,
@@ -85,5 +85,5 @@ def describe(facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays
             }
         ),
         no_multi_node_networks=no_overlays,
-        cdi_directories=facts.cdi_directories,
+        cdi_directories=engine_facts.cdi_directories,
     )  # fmt: skip

@@ -118,21 +118,26 @@ class Commits:
             tell_progress(image_bytes, 2 * image_bytes)
             crash_point("commit.saved")
             image_name = request.push.name if request.push is not None else _archive_name(base_image, request.filename)
-            config = {**(base_image.get("Config") or {})}
-            config["Labels"] = {**(config.get("Labels") or {}), **request.labels}
-            rewritten = await asyncio.to_thread(
-                rewrite, work_folder / "saved.tar", work_folder / "archive", image_name, config, request.push is None
+            image_config = {**(base_image.get("Config") or {})}
+            image_config["Labels"] = {**(image_config.get("Labels") or {}), **request.labels}
+            rewritten_archive = await asyncio.to_thread(
+                rewrite,
+                work_folder / "saved.tar",
+                work_folder / "archive",
+                image_name,
+                image_config,
+                request.push is None,
             )
             crash_point("commit.written")
             if request.push is not None:
-                return await self._push(request.push, work_folder / "archive", rewritten)
+                return await self._push(request.push, work_folder / "archive", rewritten_archive)
             await asyncio.to_thread(_publish_archive, work_folder / "archive", target_path)
             tell_progress(2 * image_bytes, 2 * image_bytes)
             return CommittedImage(
                 place=str(target_path),
                 size_bytes=target_path.stat().st_size,
-                config_digest=rewritten.digest,
-                labels=config["Labels"],
+                config_digest=rewritten_archive.digest,
+                labels=image_config["Labels"],
             )
         finally:
             await asyncio.shield(self._remove_temporary(temporary_image, work_folder))
@@ -142,17 +147,19 @@ class Commits:
         with suppress(BackendError):  # the next start removes it
             await self._engine.remove_image(temporary_image)
 
-    async def _push(self, image_request: ImageRequest, archive: Path, rewritten: RewrittenArchive) -> CommittedImage:
+    async def _push(
+        self, image_request: ImageRequest, archive: Path, rewritten_archive: RewrittenArchive
+    ) -> CommittedImage:
         image_name = ImageName.parse(image_request.name)
         manifest_digest = ""
-        login = (image_request.username, image_request.password) if image_request.username else None
+        credentials = (image_request.username, image_request.password) if image_request.username else None
         try:
             async for engine_message in self._engine.load(archive):
                 if error_text := engine_message.get("error"):
                     raise WorkloadError(f"the engine does not take the archive: {str(error_text)[-200:]}")
             try:
                 async for engine_message in self._engine.push(
-                    image_name.repository, image_name.tag, login, image_name.registry
+                    image_name.repository, image_name.tag, credentials, image_name.registry
                 ):
                     if error_text := engine_message.get("error"):
                         raise registry_error(image_request.name, str(error_text))
@@ -165,10 +172,10 @@ class Commits:
             raise
         return CommittedImage(
             place=image_request.name,
-            size_bytes=rewritten.size_bytes,
+            size_bytes=rewritten_archive.size_bytes,
             digest=manifest_digest,
-            config_digest=rewritten.digest,
-            labels=rewritten.labels,
+            config_digest=rewritten_archive.digest,
+            labels=rewritten_archive.labels,
         )
 
 

@@ -71,7 +71,11 @@ def compose(
     extra_hosts: list[str] = []
     if spec.network is not None:
         address = spec.network.addresses[spec.hostname]
-        extra_hosts = [f"{host}:{ip}" for host, ip in spec.network.addresses.items() if host != spec.hostname]
+        extra_hosts = [
+            f"{host_name}:{host_address}"
+            for host_name, host_address in spec.network.addresses.items()
+            if host_name != spec.hostname
+        ]
         endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_of(address)}
     return {
         "Image": image.id,
@@ -119,13 +123,17 @@ def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_fact
     Without a network (``none``) a container has those of plugins alone, as engines join nothing to it. Raises
     CreationDenied where it has the host's, to which nothing can be attached.
     """
-    default = settings.network if settings.network != "auto" else engine_facts.network
-    own = spec.network.network_id if spec.network is not None else default
-    attached = tuple(name for name in dict.fromkeys(spec.config.networks) if name not in ("none", "host", own))
-    if attached and own == "host":
-        message = f"the network {attached[0]!r} cannot be attached: sessions have the network of the host here"
-        raise CreationDenied(message, data={"field": "networks", "key": attached[0]})
-    return attached if attached and own == "none" else (own, *attached)
+    default_network = settings.network if settings.network != "auto" else engine_facts.network
+    session_network = spec.network.network_id if spec.network is not None else default_network
+    plugin_networks = tuple(
+        network_name
+        for network_name in dict.fromkeys(spec.config.networks)
+        if network_name not in ("none", "host", session_network)
+    )
+    if plugin_networks and session_network == "host":
+        message = f"the network {plugin_networks[0]!r} cannot be attached: sessions have the network of the host here"
+        raise CreationDenied(message, data={"field": "networks", "key": plugin_networks[0]})
+    return plugin_networks if plugin_networks and session_network == "none" else (session_network, *plugin_networks)
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
@@ -147,7 +155,9 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
     host_config: dict[str, Any] = {
         "PidsLimit": spec.pids or settings.default_pids,
         "Ulimits": [
-            {"Name": name, "Soft": limit, "Hard": limit} for name, limit in process_limits.items() if limit is not None
+            {"Name": limit_name, "Soft": limit, "Hard": limit}
+            for limit_name, limit in process_limits.items()
+            if limit is not None
         ],
     }
     if config.cpu_limit is not None:
@@ -161,43 +171,53 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
     return host_config
 
 
-def devices(requested: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
-    """Returns device nodes and requests. A device with a CDI name is had by the first way that there is (decision
-    0350): by that name, where a specification of the engine's describes it; of NVIDIA's, by a request to NVIDIA's own
-    runtime, which brings the driver's libraries; by its device node.
+def devices(requested_devices: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
+    """Returns the device nodes and device requests of a container, as fields of HostConfig.
+
+    A device with a CDI name is given by the first way that there is (decision 0350): by that name, where a
+    specification of the engine's describes it; of NVIDIA's, by a request to NVIDIA's own runtime, which brings the
+    driver's libraries; by its device node.
 
     Raises CreationDenied for what is no device, is not there, or cannot be had by this engine.
     """
-    described = CdiRegistry(engine_facts.cdi_directories).devices() if any(d.cdi_name for d in requested) else {}
-    nodes: list[dict[str, str]] = []
+    cdi_devices = (
+        CdiRegistry(engine_facts.cdi_directories).devices()
+        if any(requested_device.cdi_name for requested_device in requested_devices)
+        else {}
+    )
+    device_nodes: list[dict[str, str]] = []
     cdi_names: list[str] = []
     nvidia_ids: list[str] = []
-    for device in requested:
+    for device in requested_devices:
         cdi_name = device.cdi_name or ""
         is_nvidia = cdi_name.startswith("nvidia.com/gpu=")
-        if cdi_name in described:
+        if cdi_name in cdi_devices:
             cdi_names.append(cdi_name)
         elif is_nvidia and (not device.source or "nvidia" in engine_facts.runtimes):
             nvidia_ids.append(cdi_name.partition("=")[2])
         elif device.source:
             target, permissions = device.target or device.source, workload.device_node(device)[1]
-            nodes.append({"PathOnHost": device.source, "PathInContainer": target, "CgroupPermissions": permissions})
+            device_nodes.append(
+                {"PathOnHost": device.source, "PathInContainer": target, "CgroupPermissions": permissions}
+            )
         else:
-            data = {"field": "devices", "key": cdi_name}
-            directories = ", ".join(engine_facts.cdi_directories)
-            why = (
-                f"no CDI specification in {directories} describes it"
-                if directories
+            error_data = {"field": "devices", "key": cdi_name}
+            cdi_folders = ", ".join(engine_facts.cdi_directories)
+            refusal_reason = (
+                f"no CDI specification in {cdi_folders} describes it"
+                if cdi_folders
                 else "this node's engine has no CDI"
             )
-            raise CreationDenied(f"{cdi_name!r} cannot be had: {why}, and it names no device node", data=data)
+            raise CreationDenied(
+                f"{cdi_name!r} cannot be had: {refusal_reason}, and it names no device node", data=error_data
+            )
     device_requests: list[dict[str, Any]] = []
     if cdi_names:
         device_requests.append({"Driver": "cdi", "DeviceIDs": cdi_names})
     if nvidia_ids:
         capabilities = [["gpu", "compute", "utility", "video", "graphics", "display"]]
         device_requests.append({"Driver": "nvidia", "DeviceIDs": nvidia_ids, "Capabilities": capabilities})
-    return {"Devices": nodes, "DeviceRequests": device_requests}
+    return {"Devices": device_nodes, "DeviceRequests": device_requests}
 
 
 def _volume_mounts(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
@@ -223,7 +243,7 @@ def _platform_mounts(image: ImageFacts, host_paths: HostPaths) -> list[dict[str,
 
 
 def _bind_mount(mount: Mount, host_paths: HostPaths) -> dict[str, Any]:
-    check_mount(mount, staged=True)
+    check_mount(mount, is_staged=True)
     source = str(host_paths.staged[mount.source]) if BENEATH in mount.source else mount.source
     return _describe_bind(source, mount.target, read_only=mount.read_only)
 

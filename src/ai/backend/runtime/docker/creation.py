@@ -1,4 +1,4 @@
-"""Creates a workload in an order in which a crash at any instruction leaves something that can be found.
+"""Creates a workload in an order in which a later start finds and removes what a crash has left at any step.
 
 Record, home and files; the container; its start. Its runner begins once the directory of its channel is closed to it.
 """
@@ -70,8 +70,8 @@ class Creation(msgspec.Struct, frozen=True):
         except WorkloadError as error:
             if not self.spec.runtime_class:
                 raise
-            hint = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
-            raise WorkloadError(f"{error.message}; {hint}") from error
+            advice = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
+            raise WorkloadError(f"{error.message}; {advice}") from error
         crash_point("create.begun")
         container = await self.engine.inspect(container_id)
         if container is None:
@@ -93,19 +93,21 @@ class Creation(msgspec.Struct, frozen=True):
         """Checks that the engine has every network that plugins attach. Raises CreationDenied naming the first that is
         missing.
         """
-        attached = [name for name in self.spec.config.networks if name not in ("none", "host")]
-        if not attached:
+        plugin_networks = [name for name in self.spec.config.networks if name not in ("none", "host")]
+        if not plugin_networks:
             return
-        existing = {str(network.get(key)) for network in await self.engine.networks() for key in ("Name", "Id")}
-        for name in attached:
-            if name not in existing:
+        existing_networks = {
+            str(network.get(field)) for network in await self.engine.networks() for field in ("Name", "Id")
+        }
+        for name in plugin_networks:
+            if name not in existing_networks:
                 message = f"this node's engine has no network {name!r}"
                 raise CreationDenied(message, data={"field": "networks", "key": name})
 
     def _prepare_files(self) -> tuple[DockerRecord, HostPaths]:
         spec, folder = self.spec, self.folder
         for mount in spec.config.mounts:
-            check_mount(mount, staged=os.geteuid() == 0)
+            check_mount(mount, is_staged=os.geteuid() == 0)
         home = self.state.home(spec.key.kernel_id)
         network = spec.network.network_id if spec.network is not None else ""
         record = DockerRecord(**record_values(spec, self.settings, home), network=network)
@@ -216,11 +218,11 @@ def seal(channel_folder: Path) -> None:
     try:
         os.fchown(channel_fd, 0, 0)
         os.fchmod(channel_fd, 0o711)
-        for name, has_file_type in (("shim.sock", stat.S_ISSOCK), ("left", stat.S_ISREG)):
-            status = os.stat(name, dir_fd=channel_fd, follow_symlinks=False)
-            if not has_file_type(status.st_mode) or status.st_nlink != 1:
-                raise WorkloadError(f"the container has put something else in the place of {name}")
-            os.chown(name, 0, 0, dir_fd=channel_fd, follow_symlinks=False)
+        for file_name, is_expected_type in (("shim.sock", stat.S_ISSOCK), ("left", stat.S_ISREG)):
+            status = os.stat(file_name, dir_fd=channel_fd, follow_symlinks=False)
+            if not is_expected_type(status.st_mode) or status.st_nlink != 1:
+                raise WorkloadError(f"the container has put something else in the place of {file_name}")
+            os.chown(file_name, 0, 0, dir_fd=channel_fd, follow_symlinks=False)
     except OSError as error:
         raise WorkloadError(f"the channel's directory cannot be closed: {error.strerror}") from error
     finally:

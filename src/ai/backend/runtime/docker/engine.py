@@ -24,7 +24,9 @@ TRANSFER_SILENCE_S = 300.0
 """How long a transfer may be silent: engines unpack large layers without progress."""
 DEFAULT_ENGINE_URL = "unix:///var/run/docker.sock"
 MAX_LOG_LINES = 2000
-_END_SIGNALS = frozenset(str(int(number)) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM))
+_END_SIGNALS = frozenset(
+    str(int(signal_number)) for signal_number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)
+)
 Container = dict[str, Any]
 
 
@@ -332,9 +334,9 @@ class Engine:
 
 def _strip_log_headers(log_stream: bytes) -> bytes:
     """Strips the eight-byte headers, whose last four bytes are a length, from an engine's log stream."""
-    outputs, offset = [], 0
-    while offset + 8 <= len(log_stream):
-        end = offset + 8 + int.from_bytes(log_stream[offset + 4 : offset + 8], "big")
-        outputs.append(log_stream[offset + 8 : end])
-        offset = end
+    outputs, header_offset = [], 0
+    while header_offset + 8 <= len(log_stream):
+        chunk_end = header_offset + 8 + int.from_bytes(log_stream[header_offset + 4 : header_offset + 8], "big")
+        outputs.append(log_stream[header_offset + 8 : chunk_end])
+        header_offset = chunk_end
     return b"".join(outputs)

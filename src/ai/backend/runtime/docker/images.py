@@ -85,7 +85,7 @@ class Images:
     async def list(self) -> Sequence[RuntimeImage]:
         """Returns every tag of this engine."""
         images: list[RuntimeImage] = []
-        descriptions: dict[str, Mapping[str, Any]] = {}
+        description_by_id: dict[str, Mapping[str, Any]] = {}
         for summary in await self._engine.images():
             tags = [
                 tag for tag in summary.get("RepoTags") or () if not tag.startswith(("<none>:<none>", COMMIT_PREFIX))
@@ -95,9 +95,9 @@ class Images:
             description = self._descriptions.get(summary["Id"]) or await self._engine.image(summary["Id"])
             if description is None:
                 continue  # removed meanwhile
-            descriptions[summary["Id"]] = description
+            description_by_id[summary["Id"]] = description
             images += [_describe_tag(tag, description) for tag in tags]
-        self._descriptions = descriptions
+        self._descriptions = description_by_id
         return images
 
     async def facts(self, name: str) -> ImageFacts:
@@ -126,10 +126,10 @@ class Images:
     def clean(self, used_paths: Collection[str]) -> None:
         """Removes interrupted probes, and files for other runners that no path of ``used_paths`` contains."""
         for image_folder in list(self._state.images.iterdir()):
-            is_ours = image_folder.name.endswith(f"-{self.runner.name}") or any(
-                image_folder.name in source for source in used_paths
+            is_used = image_folder.name.endswith(f"-{self.runner.name}") or any(
+                image_folder.name in used_path for used_path in used_paths
             )
-            if image_folder.name.startswith(".probe-") or not is_ours:
+            if image_folder.name.startswith(".probe-") or not is_used:
                 remove_tree(image_folder)
         runner_files.remove_other_copies(self.runner, used_paths)
 
@@ -180,7 +180,7 @@ class Images:
             if interpreter_folder is None:
                 raise _UnfitImage("it has no Python 3.8 or newer, and the agent has none to lend (the extra `krunner`)")
             report, reason = await self._run_probe(
-                image, f"{interpreter.CONTAINER_PATH}/bin/python3", lent=interpreter_folder
+                image, f"{interpreter.CONTAINER_PATH}/bin/python3", interpreter_folder=interpreter_folder
             )
             if report is None:
                 explanation = f"the agent's own, which needs {interpreter.REQUIRED_LIBC}, does not start in it"
@@ -202,23 +202,27 @@ class Images:
         )
 
     async def _run_probe(
-        self, image: Mapping[str, Any], python_path: str, lent: Path | None = None
+        self, image: Mapping[str, Any], python_path: str, interpreter_folder: Path | None = None
     ) -> tuple[ProbeOutput | None, str]:
         """Runs a container of the image; returns its report, or None and why if this interpreter does not run in it."""
         runner_copy = await asyncio.to_thread(self._copy_runner)
-        mounts = [(str(runner_copy), RUNNER, False)] + ([(str(lent), interpreter.CONTAINER_PATH, True)] if lent else [])
-        name = f"backendai-{self._state.instance[:8]}-probe-{os.urandom(4).hex()}"
+        mounts = [(str(runner_copy), RUNNER, False)] + (
+            [(str(interpreter_folder), interpreter.CONTAINER_PATH, True)] if interpreter_folder else []
+        )
+        container_name = f"backendai-{self._state.instance[:8]}-probe-{os.urandom(4).hex()}"
         container_id = None
         try:
-            container_id = await self._engine.create(name, self._probe_container_body(image, python_path, mounts))
+            container_id = await self._engine.create(
+                container_name, self._probe_container_body(image, python_path, mounts)
+            )
             await self._engine.start(container_id)
             if not await self._engine.wait(container_id, PROBE_TIMEOUT_S):
                 return None, f"it does not end within {PROBE_TIMEOUT_S:g} s"
-            output = await self._engine.logs(container_id)
-            report = _parse_report(output)
+            probe_log = await self._engine.logs(container_id)
+            report = _parse_report(probe_log)
             if report is not None:
                 report.runner = str(await asyncio.to_thread(self._adopt_byte_code, str(image["Id"]), runner_copy))
-            return report, " ".join(output.decode(errors="replace").split())[-_MAX_REASON_CHARS:]
+            return report, " ".join(probe_log.decode(errors="replace").split())[-_MAX_REASON_CHARS:]
         except EngineRefusal as refusal:
             if refusal.status not in (400, 500):
                 raise
@@ -280,9 +284,9 @@ class Images:
         image_folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.copytree(self.runner, adopted_runner, copy_function=shutil.copy2)
         for path in new_byte_code:
-            if (content := read_untrusted(path, 1 << 20)) is not None:
+            if (byte_code := read_untrusted(path, 1 << 20)) is not None:
                 adopted_path = adopted_runner / path.relative_to(runner_copy)
-                adopted_path.write_bytes(content)
+                adopted_path.write_bytes(byte_code)
                 adopted_path.chmod(0o644)
         return adopted_runner
 
@@ -345,9 +349,11 @@ def etc_files(facts: ImageFacts, uid: int, gid: int) -> dict[str, str]:
     }
 
 
-def _without_user(etc_text: str, own_id: int, column: int) -> str:
+def _without_user(etc_text: str, user_or_group_id: int, column: int) -> str:
     entries = [line.split(":") for line in etc_text.splitlines()]
     kept_entries = [
-        entry for entry in entries if len(entry) > column and entry[0] != "work" and entry[column] != str(own_id)
+        entry
+        for entry in entries
+        if len(entry) > column and entry[0] != "work" and entry[column] != str(user_or_group_id)
     ]
     return "".join(":".join(entry) + "\n" for entry in kept_entries)

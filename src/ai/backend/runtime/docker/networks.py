@@ -92,21 +92,25 @@ class SessionNetworks:
             CreationDeferred: the given addresses are in use here.
             WorkloadError: the kernel of Linux refuses.
         """
-        view = await self._find_existing(session_id, hosts, vxlan)
-        if view is None:
+        network_view = await self._find_existing(session_id, hosts, vxlan)
+        if network_view is None:
             crash_point("network.looked")
             async with self._choice_lock:
-                view = await self._create_network(session_id, hosts, vxlan)
+                network_view = await self._create_network(session_id, hosts, vxlan)
         if vxlan is not None:
             device, device_mark = self._overlay_device(session_id), f"{self._device_mark}{session_id}"
             try:
                 await asyncio.to_thread(
-                    overlay.set_up, device, device_mark, vxlan, bridge=_bridge_name(self._network_name(session_id))
+                    overlay.create_device,
+                    device,
+                    device_mark,
+                    vxlan,
+                    bridge=_bridge_name(self._network_name(session_id)),
                 )
             except OSError as error:
                 reason = error.strerror or error
                 raise WorkloadError(f"the session's network cannot be led to other nodes: {reason}") from error
-        return view
+        return network_view
 
     async def _find_existing(
         self, session_id: SessionId, hosts: Sequence[str], vxlan: Overlay | None
@@ -222,7 +226,7 @@ class SessionNetworks:
         sessions: list[SessionId] = []
         if os.geteuid() == 0:
             with suppress(OSError):  # no devices to other nodes; their bridges may have been removed with the engine
-                session_by_device = await asyncio.to_thread(overlay.marked, self._device_mark)
+                session_by_device = await asyncio.to_thread(overlay.marked_devices, self._device_mark)
                 sessions += [SessionId(UUID(session_text)) for session_text in session_by_device.values()]
         for network in await self._engine.networks(network_labels):
             try:
@@ -242,9 +246,9 @@ def _rotated_subnets(pool: IPv4Network, prefix_length: int, first_number: int) -
     """Yields all subnets of a prefix length in the pool once, from subnet ``first_number`` on."""
     subnet_count = 1 << (prefix_length - pool.prefixlen)
     subnet_size = 1 << (32 - prefix_length)
-    for step in range(subnet_count):
-        number = (first_number + step) % subnet_count
-        yield IPv4Network((int(pool.network_address) + number * subnet_size, prefix_length))
+    for subnet_step in range(subnet_count):
+        subnet_number = (first_number + subnet_step) % subnet_count
+        yield IPv4Network((int(pool.network_address) + subnet_number * subnet_size, prefix_length))
 
 
 def _network_view(network: Container, session_id: SessionId) -> NetworkView:

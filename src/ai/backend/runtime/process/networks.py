@@ -95,7 +95,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
             if vxlan is None:
                 self._make_pair(device_name, session_id)
             else:
-                overlay.set_up(device_name, f"{self._device_alias_prefix}{session_id}", vxlan)
+                overlay.create_device(device_name, f"{self._device_alias_prefix}{session_id}", vxlan)
         except OSError as error:
             raise WorkloadError(f"the session's network could not be made: {error.strerror or error}") from error
         return NetworkView(session_id=session_id, network_id=f"{device_name}/{subnet.prefixlen}", addresses=addresses)
@@ -129,7 +129,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         session_names = self._recorded_names()
         if os.geteuid() == 0:
             with suppress(OSError):
-                session_names += overlay.marked(self._device_alias_prefix).values()
+                session_names += overlay.marked_devices(self._device_alias_prefix).values()
         return _parse_session_ids(session_names)
 
     def broken(self) -> Sequence[SessionId]:

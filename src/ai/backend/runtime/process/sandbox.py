@@ -287,7 +287,7 @@ def show_session(view: SandboxView, host_paths: HostPaths) -> None:
     for folder, contents in host_paths.folders.items():
         view.show_contents(folder, contents)
     for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets
-        check_mount(mount, staged=view.is_staged)
+        check_mount(mount, is_staged=view.is_staged)
         if not view.is_staged:
             _check_unstaged_mount(mount, host_paths)
         view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")

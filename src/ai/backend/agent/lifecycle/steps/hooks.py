@@ -126,7 +126,7 @@ class Hooks(Step):
 
 
 async def _attached_devices_of(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
-    check_answer = partial(responses.attached, held=allocation)
+    check_answer = partial(responses.validate_attached, allocation=allocation)
     return list(
         await handle.call("alloc_to_devices", lambda plugin: plugin.alloc_to_devices(allocation), check=check_answer)
     )

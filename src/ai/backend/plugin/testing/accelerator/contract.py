@@ -53,10 +53,10 @@ class ComputePluginContract:
         await plugin.cleanup()
 
     async def run_check(self, check: Check, plugin: AbstractComputePlugin) -> None:
-        async def remake(before: AbstractComputePlugin) -> AbstractComputePlugin:
-            made = self.remake(before)
-            again: AbstractComputePlugin = await made if isawaitable(made) else made
-            return again
+        async def remake(previous_plugin: AbstractComputePlugin) -> AbstractComputePlugin:
+            next_plugin = self.remake(previous_plugin)
+            awaited_plugin: AbstractComputePlugin = await next_plugin if isawaitable(next_plugin) else next_plugin
+            return awaited_plugin
 
         subject = Subject(
             plugin=plugin,

@@ -33,13 +33,13 @@ def render(name: str) -> dict[str, str]:
     fields = {
         "name": name,
         "package": package,
-        "class_": "".join(part.capitalize() for part in name.split("-")),
+        "class_": "".join(name_part.capitalize() for name_part in name.split("-")),
         "project": f"backendai-{name}",
         "prefix": name.replace("-", "_").upper(),
         "key": name.replace("-", "_"),
     }
-    skeleton = Path(__file__).with_name("skeleton")
-    templates = {path.relative_to(skeleton).as_posix(): path for path in sorted(skeleton.rglob("*.txt"))}
+    skeleton_folder = Path(__file__).with_name("skeleton")
+    templates = {path.relative_to(skeleton_folder).as_posix(): path for path in sorted(skeleton_folder.rglob("*.txt"))}
     return {
         name.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _FIELD.sub(
             lambda field: fields[field[1]], template.read_text(encoding="utf-8")
@@ -54,11 +54,11 @@ def write(name: str, folder: Path) -> list[Path]:
     check_name(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Conflict(f"{folder} is not empty; nothing was written")
-    written = []
-    for path, text in render(name).items():
+    written_paths = []
+    for path, file_text in render(name).items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
-            file.write(text)
-        written.append(target)
-    return written
+            file.write(file_text)
+        written_paths.append(target)
+    return written_paths

@@ -51,14 +51,14 @@ class RuntimeContract(RuntimeConnectionContract):
         assert view.workload_id
         assert view.labels["who"] == "me"
         assert await runtime.inspect(spec.key) == view
-        assert [listed.key for listed in await runtime.list_workloads()] == [spec.key]
+        assert [listed_view.key for listed_view in await runtime.list_workloads()] == [spec.key]
 
     async def test_create_is_idempotent(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
-        first = await runtime.create(spec)
-        assert (await runtime.create(spec)).workload_id == first.workload_id
-        views = await asyncio.gather(runtime.create(spec), runtime.create(spec))
-        assert {created.workload_id for created in views} == {first.workload_id}
+        first_view = await runtime.create(spec)
+        assert (await runtime.create(spec)).workload_id == first_view.workload_id
+        later_views = await asyncio.gather(runtime.create(spec), runtime.create(spec))
+        assert {later_view.workload_id for later_view in later_views} == {first_view.workload_id}
         assert len(await runtime.list_workloads()) == 1
 
     async def test_workloads_are_created_side_by_side(self, runtime: AbstractRuntime) -> None:
@@ -76,88 +76,88 @@ class RuntimeContract(RuntimeConnectionContract):
 
     async def test_environment_and_files_reach_the_program(self, runtime: AbstractRuntime) -> None:
         spec = self.spec(environ={"FLAVOUR": "vanilla"}, files={"/home/work/note.txt": b"remember"})
-        talk = await self.start(runtime, spec)
-        await talk.run("import os\nprint(os.environ['FLAVOUR'])\nprint(open('/home/work/note.txt').read())")
-        await talk.close()
-        assert talk.text() == "vanilla\nremember\n"
+        dialogue = await self.start(runtime, spec)
+        await dialogue.run("import os\nprint(os.environ['FLAVOUR'])\nprint(open('/home/work/note.txt').read())")
+        await dialogue.close()
+        assert dialogue.text() == "vanilla\nremember\n"
 
     async def test_a_program_runs_over_the_channel(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime, self.spec())
-        finished = await talk.run("print('hello')")
-        assert finished["exitCode"] == 0
-        assert talk.text() == "hello\n"
-        seqs = [frame["seq"] for frame in talk.frames]
+        dialogue = await self.start(runtime, self.spec())
+        finished_frame = await dialogue.run("print('hello')")
+        assert finished_frame["exitCode"] == 0
+        assert dialogue.text() == "hello\n"
+        seqs = [frame["seq"] for frame in dialogue.frames]
         assert seqs == sorted(set(seqs)), "sequence numbers grow"
 
     async def test_output_is_replayed_until_it_is_acknowledged(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
-        await talk.run("print('one')")
-        await talk.close()
-        again = await self.talk(runtime, talk.key, epoch=1)
-        await again.until(lambda frame: frame["t"] == "finished")
-        assert [frame["seq"] for frame in again.frames] == [frame["seq"] for frame in talk.frames]
-        assert again.text() == "one\n"
-        last_seq = again.frames[-1]["seq"]
-        await again.channel.ack(last_seq)
-        await again.run("print('two')", "r2")
-        await again.close()
-        third = await self.talk(runtime, talk.key, epoch=1, last_seq=last_seq)
-        await third.until(lambda frame: frame["t"] == "finished" and frame["id"] == "r2")
-        assert min(frame["seq"] for frame in third.frames) == last_seq + 1
+        dialogue = await self.start(runtime)
+        await dialogue.run("print('one')")
+        await dialogue.close()
+        second_dialogue = await self.talk(runtime, dialogue.key, epoch=1)
+        await second_dialogue.until(lambda frame: frame["t"] == "finished")
+        assert [frame["seq"] for frame in second_dialogue.frames] == [frame["seq"] for frame in dialogue.frames]
+        assert second_dialogue.text() == "one\n"
+        last_seq = second_dialogue.frames[-1]["seq"]
+        await second_dialogue.channel.ack(last_seq)
+        await second_dialogue.run("print('two')", "r2")
+        await second_dialogue.close()
+        third_dialogue = await self.talk(runtime, dialogue.key, epoch=1, last_seq=last_seq)
+        await third_dialogue.until(lambda frame: frame["t"] == "finished" and frame["id"] == "r2")
+        assert min(frame["seq"] for frame in third_dialogue.frames) == last_seq + 1
 
     async def test_nothing_is_lost_while_nobody_listens(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
+        dialogue = await self.start(runtime)
         code = "import time\ntime.sleep(0.3)\nprint(7)"
-        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
-        await talk.kind("started")
-        await talk.close()
+        await dialogue.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
+        await dialogue.kind("started")
+        await dialogue.close()
         await asyncio.sleep(0.6)
-        again = await self.talk(runtime, talk.key)
-        await again.kind("finished")
-        assert again.text() == "7\n"
+        second_dialogue = await self.talk(runtime, dialogue.key)
+        await second_dialogue.kind("finished")
+        assert second_dialogue.text() == "7\n"
 
     async def test_a_newer_epoch_takes_over(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
-        old = await self.start(runtime, spec)
-        new = await self.talk(runtime, spec.key, epoch=5)
-        await old.over()
+        old_dialogue = await self.start(runtime, spec)
+        new_dialogue = await self.talk(runtime, spec.key, epoch=5)
+        await old_dialogue.over()
         with pytest.raises(Unavailable):
-            await old.channel.send({"t": "ping", "req": 1})
-        await new.run("print('mine')")
-        assert new.text() == "mine\n"
+            await old_dialogue.channel.send({"t": "ping", "req": 1})
+        await new_dialogue.run("print('mine')")
+        assert new_dialogue.text() == "mine\n"
         with pytest.raises(Conflict):
             await runtime.open_channel(spec.key, epoch=4)
-        await new.run("print('still mine')", "r2")
+        await new_dialogue.run("print('still mine')", "r2")
 
     async def test_there_is_no_channel_to_nothing(self, runtime: AbstractRuntime) -> None:
         with pytest.raises(Unavailable):
             await runtime.open_channel(self.spec().key, epoch=1)
 
     async def test_stop_ends_it_and_the_channel_says_so(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
-        how = await runtime.stop(talk.key, grace_s=self.grace_s)
-        assert how is not None
-        assert (how.code is None) != (how.signal is None), "a code or a signal, never both"
-        exited = await talk.kind("exited")
-        assert (exited["code"], exited["signal"]) == (how.code, how.signal)
-        await talk.over()
-        assert talk.frames[-1]["t"] == "exited"
-        view = await runtime.inspect(talk.key)
-        assert view is None or (view.state is not WorkloadState.RUNNING and view.exit == how)
+        dialogue = await self.start(runtime)
+        workload_exit = await runtime.stop(dialogue.key, grace_s=self.grace_s)
+        assert workload_exit is not None
+        assert (workload_exit.code is None) != (workload_exit.signal is None), "a code or a signal, never both"
+        exit_frame = await dialogue.kind("exited")
+        assert (exit_frame["code"], exit_frame["signal"]) == (workload_exit.code, workload_exit.signal)
+        await dialogue.over()
+        assert dialogue.frames[-1]["t"] == "exited"
+        view = await runtime.inspect(dialogue.key)
+        assert view is None or (view.state is not WorkloadState.RUNNING and view.exit == workload_exit)
 
     async def test_stop_may_be_repeated(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
         await runtime.create(spec)
-        first = await runtime.stop(spec.key, grace_s=self.grace_s)
-        assert await runtime.stop(spec.key, grace_s=self.grace_s) in (first, None)
+        first_exit = await runtime.stop(spec.key, grace_s=self.grace_s)
+        assert await runtime.stop(spec.key, grace_s=self.grace_s) in (first_exit, None)
         assert await runtime.stop(self.spec().key, grace_s=0.0) is None
 
     async def test_a_runner_that_shuts_down_leaves_its_exit_code(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
-        await talk.channel.send({"t": "shutdown"})
-        assert (await talk.kind("exited"))["code"] == 0
-        await talk.close()
-        view = await runtime.inspect(talk.key)
+        dialogue = await self.start(runtime)
+        await dialogue.channel.send({"t": "shutdown"})
+        assert (await dialogue.kind("exited"))["code"] == 0
+        await dialogue.close()
+        view = await runtime.inspect(dialogue.key)
         assert view is not None
         assert view.state is WorkloadState.EXITED
         assert view.exit is not None
@@ -166,38 +166,38 @@ class RuntimeContract(RuntimeConnectionContract):
     async def test_an_exit_is_told_to_those_who_watch(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
 
-        async def first() -> WorkloadKey:
+        async def wait_for_exit() -> WorkloadKey:
             async for event in runtime.events():
                 if event.key == spec.key:
                     return event.key
             raise AssertionError("the events ended")
 
-        watcher = asyncio.create_task(first())
+        exit_task = asyncio.create_task(wait_for_exit())
         await self.start(runtime, spec)
         await runtime.stop(spec.key, grace_s=self.grace_s)
         async with asyncio.timeout(self.patience_s):
-            assert await watcher == spec.key
+            assert await exit_task == spec.key
 
     async def test_a_program_that_does_not_end_is_ended(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
-        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": "while True: pass"})
-        await talk.kind("started")
+        dialogue = await self.start(runtime)
+        await dialogue.channel.send({"t": "run", "id": "r1", "mode": "query", "code": "while True: pass"})
+        await dialogue.kind("started")
         async with asyncio.timeout(self.patience_s):
-            assert await runtime.stop(talk.key, grace_s=0.2) is not None
+            assert await runtime.stop(dialogue.key, grace_s=0.2) is not None
 
     async def test_no_process_outlives_its_workload(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "host-pids")
-        talk = await self.start(runtime)
-        await talk.run(
+        dialogue = await self.start(runtime)
+        await dialogue.run(
             "import subprocess\n"
             "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
             "subprocess.Popen(['sh', '-c', 'trap \"\" TERM INT HUP; sleep 1000'], start_new_session=True)\n"
         )
-        pids = await runtime.pids(talk.key)
+        pids = await runtime.pids(dialogue.key)
         assert len(pids) >= 3
-        await runtime.stop(talk.key, grace_s=0.2)
-        await runtime.remove(talk.key)
-        await talk.close()
+        await runtime.stop(dialogue.key, grace_s=0.2)
+        await runtime.remove(dialogue.key)
+        await dialogue.close()
         assert await self.eventually(lambda: not any(map(_is_alive, pids)))
 
     async def test_remove_leaves_nothing_and_may_be_repeated(self, runtime: AbstractRuntime) -> None:
@@ -220,89 +220,89 @@ class RuntimeContract(RuntimeConnectionContract):
 
     async def test_a_restarted_agent_finds_its_workloads(self, runtime: AbstractRuntime) -> None:
         spec = self.spec(labels={"who": "me"})
-        talk = await self.start(runtime, spec)
-        await talk.run("x = 41")
-        last = talk.frames[-1]["seq"]
-        await talk.channel.ack(last)
-        await talk.close()
-        before = await runtime.inspect(spec.key)
+        dialogue = await self.start(runtime, spec)
+        await dialogue.run("x = 41")
+        last_seq = dialogue.frames[-1]["seq"]
+        await dialogue.channel.ack(last_seq)
+        await dialogue.close()
+        view_before = await runtime.inspect(spec.key)
         await runtime.shutdown()
-        again = await self.reopen(runtime)
+        second_runtime = await self.reopen(runtime)
         try:
-            assert list(await again.list_workloads()) == [before]
-            talk = await self.talk(again, spec.key, epoch=2, last_seq=last)
-            await talk.run("print(x + 1)", "r2")
-            assert talk.text("r2") == "42\n"
-            await talk.close()
-            assert (await again.create(spec)) == before, "create after a restart is still idempotent"
+            assert list(await second_runtime.list_workloads()) == [view_before]
+            dialogue = await self.talk(second_runtime, spec.key, epoch=2, last_seq=last_seq)
+            await dialogue.run("print(x + 1)", "r2")
+            assert dialogue.text("r2") == "42\n"
+            await dialogue.close()
+            assert (await second_runtime.create(spec)) == view_before, "create after a restart is still idempotent"
         finally:
-            await self.remove_all(again)
-            await again.shutdown()
+            await self.remove_all(second_runtime)
+            await second_runtime.shutdown()
 
     async def test_an_exit_that_nobody_saw_is_found(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
+        dialogue = await self.start(runtime)
         code = "import time\ntime.sleep(0.3)"
-        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
-        await talk.channel.send({"t": "shutdown"})
-        await talk.close()
+        await dialogue.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
+        await dialogue.channel.send({"t": "shutdown"})
+        await dialogue.close()
         await runtime.shutdown()
-        again = await self.reopen(runtime)
+        second_runtime = await self.reopen(runtime)
         try:
 
-            async def exit_seen() -> bool:
-                view = await again.inspect(talk.key)
+            async def has_exited() -> bool:
+                view = await second_runtime.inspect(dialogue.key)
                 return view is not None and view.state is WorkloadState.EXITED and view.exit is not None
 
-            assert await self.eventually(exit_seen)
+            assert await self.eventually(has_exited)
         finally:
-            await self.remove_all(again)
-            await again.shutdown()
+            await self.remove_all(second_runtime)
+            await second_runtime.shutdown()
 
     async def test_a_home_outlives_a_restart_in_place(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "keep-home")
         kernel = uuid4()
-        talk = await self.start(runtime, self.spec(kernel, 1))
-        await talk.run("open('/home/work/kept.txt', 'w').write('kept')")
-        await talk.close()
-        first = WorkloadKey(kernel_id=KernelId(kernel), attempt=1)
-        await runtime.stop(first, grace_s=self.grace_s)
-        await runtime.remove(first, keep_home=True)
-        talk = await self.start(runtime, self.spec(kernel, 2, keep_home=True))
-        await talk.run("print(open('/home/work/kept.txt').read())")
-        assert talk.text() == "kept\n"
+        dialogue = await self.start(runtime, self.spec(kernel, 1))
+        await dialogue.run("open('/home/work/kept.txt', 'w').write('kept')")
+        await dialogue.close()
+        first_key = WorkloadKey(kernel_id=KernelId(kernel), attempt=1)
+        await runtime.stop(first_key, grace_s=self.grace_s)
+        await runtime.remove(first_key, keep_home=True)
+        dialogue = await self.start(runtime, self.spec(kernel, 2, keep_home=True))
+        await dialogue.run("print(open('/home/work/kept.txt').read())")
+        assert dialogue.text() == "kept\n"
 
     async def test_a_home_does_not_outlive_its_kernel(self, runtime: AbstractRuntime) -> None:
         kernel = uuid4()
-        talk = await self.start(runtime, self.spec(kernel, 1))
-        await talk.run("open('/home/work/gone.txt', 'w').write('gone')")
-        await talk.close()
+        dialogue = await self.start(runtime, self.spec(kernel, 1))
+        await dialogue.run("open('/home/work/gone.txt', 'w').write('gone')")
+        await dialogue.close()
         await runtime.remove(WorkloadKey(kernel_id=KernelId(kernel), attempt=1))
-        talk = await self.start(runtime, self.spec(kernel, 2))
-        await talk.run("print(open('/home/work/gone.txt').read())")
-        assert "FileNotFoundError" in talk.text(stream="stderr")
+        dialogue = await self.start(runtime, self.spec(kernel, 2))
+        await dialogue.run("print(open('/home/work/gone.txt').read())")
+        assert "FileNotFoundError" in dialogue.text(stream="stderr")
 
     async def test_the_log_has_the_output(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
-        await talk.run("print('for the record')")
-        await talk.close()
+        dialogue = await self.start(runtime)
+        await dialogue.run("print('for the record')")
+        await dialogue.close()
 
         async def is_logged() -> bool:
-            return b"for the record" in await runtime.read_logs(talk.key, max_bytes=10_000)
+            return b"for the record" in await runtime.read_logs(dialogue.key, max_bytes=10_000)
 
         assert await self.eventually(is_logged)
-        assert len(await runtime.read_logs(talk.key, max_bytes=5)) <= 5
+        assert len(await runtime.read_logs(dialogue.key, max_bytes=5)) <= 5
         assert await runtime.read_logs(self.spec().key, max_bytes=10) == b""
 
     async def test_measurements_are_of_live_workloads(self, runtime: AbstractRuntime) -> None:
-        talk = await self.start(runtime)
-        unknown = self.spec().key
-        measurements = await runtime.measure([talk.key, unknown])
-        assert unknown not in measurements
-        measured = {measurement.key: measurement for measurement in measurements[talk.key]}
-        assert {"cpu_used", "mem"} <= measured.keys()
-        assert all(measurement.value >= 0 for measurement in measured.values())
-        assert await runtime.pids(talk.key)
-        await talk.close()
+        dialogue = await self.start(runtime)
+        unknown_key = self.spec().key
+        measurements = await runtime.measure([dialogue.key, unknown_key])
+        assert unknown_key not in measurements
+        measurement_by_key = {measurement.key: measurement for measurement in measurements[dialogue.key]}
+        assert {"cpu_used", "mem"} <= measurement_by_key.keys()
+        assert all(measurement.value >= 0 for measurement in measurement_by_key.values())
+        assert await runtime.pids(dialogue.key)
+        await dialogue.close()
 
 
 def _is_alive(pid: int) -> bool:

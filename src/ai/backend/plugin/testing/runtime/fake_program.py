@@ -28,7 +28,7 @@ class ProgramError(Exception):
 
 
 @dataclass(slots=True)
-class World:
+class ProgramContext:
     """Holds the files, input and output that a fake program can reach."""
 
     write: Callable[[str, str], None]
@@ -44,8 +44,8 @@ class World:
 class Program:
     """Interprets code. Its globals remain from one run to the next, as in query mode."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, context: ProgramContext) -> None:
+        self._world = context
         self._names: dict[str, Any] = {}
 
     async def run(self, code: str) -> None:
@@ -54,39 +54,39 @@ class Program:
             tree = ast.parse(code)
         except SyntaxError as e:
             raise ProgramError(f"SyntaxError: {e.msg}") from None
-        await self._block(tree.body)
+        await self._run_block(tree.body)
 
-    async def _block(self, body: list[ast.stmt]) -> None:
+    async def _run_block(self, body: list[ast.stmt]) -> None:
         for statement in body:
-            await self._statement(statement)
+            await self._run_statement(statement)
 
-    async def _statement(self, node: ast.stmt) -> None:
+    async def _run_statement(self, node: ast.stmt) -> None:
         match node:
             case ast.Import() | ast.ImportFrom() | ast.Pass():
                 pass
             case ast.Expr(value=value):
-                await self._value(value)
+                await self._evaluate(value)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                self._names[name] = await self._value(value)
+                self._names[name] = await self._evaluate(value)
             case ast.While(test=ast.Constant(value=True), body=body):
                 while True:
                     await asyncio.sleep(0)
-                    await self._block(body)
+                    await self._run_block(body)
             case ast.For(target=ast.Name(id=name), iter=iterable, body=body):
-                for item in await self._value(iterable):
+                for item in await self._evaluate(iterable):
                     self._names[name] = item
                     await asyncio.sleep(0)
-                    await self._block(body)
+                    await self._run_block(body)
             case ast.Raise(exc=ast.Call(func=ast.Name(id="SystemExit"), args=args)):
-                code = [await self._value(argument) for argument in args]
-                raise ProgramDied(code[0] if code else 0)
+                exit_arguments = [await self._evaluate(argument) for argument in args]
+                raise ProgramDied(exit_arguments[0] if exit_arguments else 0)
             case ast.Raise(exc=ast.Call(func=ast.Name(id=error), args=args)):
-                texts = [str(await self._value(argument)) for argument in args]
-                raise ProgramError(f"{error}: {', '.join(texts)}")
+                argument_texts = [str(await self._evaluate(argument)) for argument in args]
+                raise ProgramError(f"{error}: {', '.join(argument_texts)}")
             case _:
                 raise ProgramError(f"NotImplementedError: {ast.unparse(node)}")
 
-    async def _value(self, node: ast.expr) -> Any:
+    async def _evaluate(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=value):
                 return value
@@ -95,24 +95,24 @@ class Program:
                     raise ProgramError(f"NameError: name {name!r} is not defined")
                 return self._names[name]
             case ast.JoinedStr(values=values):
-                return "".join([str(await self._value(part)) for part in values])
+                return "".join([str(await self._evaluate(value_node)) for value_node in values])
             case ast.FormattedValue(value=value):
-                return await self._value(value)
+                return await self._evaluate(value)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(op, await self._value(left), await self._value(right))
+                return self._apply_operator(op, await self._evaluate(left), await self._evaluate(right))
             case ast.Subscript(value=ast.Attribute(attr="environ"), slice=key):
-                return self._environ(await self._value(key))
+                return self._read_variable(await self._evaluate(key))
             case ast.Call():
-                return await self._call(node)
+                return await self._evaluate_call(node)
             case _:
                 raise ProgramError(f"NotImplementedError: {ast.unparse(node)}")
 
-    def _environ(self, name: str) -> str:
+    def _read_variable(self, name: str) -> str:
         if name not in self._world.environ:
             raise ProgramError(f"KeyError: {name!r}")
         return self._world.environ[name]
 
-    def _binary(self, operator: ast.operator, left: Any, right: Any) -> Any:
+    def _apply_operator(self, operator: ast.operator, left: Any, right: Any) -> Any:
         match operator:
             case ast.Add():
                 return left + right
@@ -125,22 +125,22 @@ class Program:
             case _:
                 raise ProgramError(f"NotImplementedError: {type(operator).__name__}")
 
-    async def _call(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func)
+    async def _evaluate_call(self, node: ast.Call) -> Any:
+        function_name = ast.unparse(node.func)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
-            return await self._file(node.func.value, node.func.attr, node.args)
-        args = [await self._value(argument) for argument in node.args]
+            return await self._evaluate_file_call(node.func.value, node.func.attr, node.args)
+        args = [await self._evaluate(argument) for argument in node.args]
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        match name:
+        match function_name:
             case "print":
-                stream = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
-                text = " ".join(map(str, args)) + "\n"
-                self._world.write("stderr" if stream == "sys.stderr" else "stdout", text)
+                stream_name = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
+                output_text = " ".join(map(str, args)) + "\n"
+                self._world.write("stderr" if stream_name == "sys.stderr" else "stdout", output_text)
                 return None
             case "input" | "getpass.getpass":
                 if args:
                     self._world.write("stdout", str(args[0]))
-                return await self._world.ask(name != "input")
+                return await self._world.ask(function_name != "input")
             case "time.sleep":
                 return await asyncio.sleep(args[0])
             case "os._exit" | "sys.exit" | "exit":
@@ -148,16 +148,16 @@ class Program:
             case "range":
                 return range(*args)
             case _:
-                raise ProgramError(f"NameError: name {name!r} is not defined")
+                raise ProgramError(f"NameError: name {function_name!r} is not defined")
 
-    async def _file(self, opened: ast.Call, method: str, args: list[ast.expr]) -> Any:
-        if ast.unparse(opened.func) != "open":
-            raise ProgramError(f"NotImplementedError: {ast.unparse(opened)}")
-        path = self._world.path(await self._value(opened.args[0]))
+    async def _evaluate_file_call(self, open_call: ast.Call, method: str, args: list[ast.expr]) -> Any:
+        if ast.unparse(open_call.func) != "open":
+            raise ProgramError(f"NotImplementedError: {ast.unparse(open_call)}")
+        path = self._world.path(await self._evaluate(open_call.args[0]))
         if method == "write":
-            text = str(await self._value(args[0]))
-            self._world.files[path] = text.encode()
-            return len(text)
+            written_text = str(await self._evaluate(args[0]))
+            self._world.files[path] = written_text.encode()
+            return len(written_text)
         if path not in self._world.files:
             raise ProgramError(f"FileNotFoundError: [Errno 2] No such file or directory: {path!r}")
         return self._world.files[path].decode()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.plugin.testing.runtime.fake_program import Program, ProgramDied, ProgramError, World
+from ai.backend.plugin.testing.runtime.fake_program import Program, ProgramContext, ProgramDied, ProgramError
 
 HOME = "/home/work"
 FEATURES = ("query", "batch", "input", "complete", "pty", "files")
@@ -38,8 +38,14 @@ class FakeRunner:
         self._program = self._new_program()
 
     def start(self) -> None:
-        ready = {"t": "ready", "protocol": 1, "runtime": "python", "version": "3.fake", "features": list(FEATURES)}
-        self.emit(ready)
+        ready_frame = {
+            "t": "ready",
+            "protocol": 1,
+            "runtime": "python",
+            "version": "3.fake",
+            "features": list(FEATURES),
+        }
+        self.emit(ready_frame)
 
     def stop(self) -> None:
         """Ends the running code. No frame is emitted afterwards."""
@@ -69,27 +75,38 @@ class FakeRunner:
             case "ping":
                 self._reply(frame, {})
             case "complete":
-                self._reply(frame, {"matches": [word for word in ("print", "input") if word.startswith(frame["code"])]})
+                self._reply(
+                    frame,
+                    {
+                        "matches": [
+                            builtin_name
+                            for builtin_name in ("print", "input")
+                            if builtin_name.startswith(frame["code"])
+                        ]
+                    },
+                )
             case "file-write" | "file-list" | "file-read":
-                self._file(frame)
+                self._handle_file(frame)
             case "pty-open" | "pty-input" | "pty-resize" | "pty-restart" | "pty-close":
-                self._pty(frame)
+                self._handle_terminal(frame)
 
     def _new_program(self) -> Program:
-        return Program(World(write=self._write, ask=self._ask, environ=self.environ, files=self.files, home=HOME))
+        return Program(
+            ProgramContext(write=self._write, ask=self._ask_client, environ=self.environ, files=self.files, home=HOME)
+        )
 
     def _write(self, stream: str, text: str) -> None:
         self.log(text)
         self.emit({"t": "console", "id": self._run_id, "items": [[stream, text]]})
 
-    async def _ask(self, is_password: bool) -> str:
+    async def _ask_client(self, is_password: bool) -> str:
         self.emit({"t": "waiting-input", "id": self._run_id, "is_password": is_password})
         return await self._input.get()
 
     async def _execute(self, frame: dict[str, Any]) -> None:
         self._run_id = frame["id"]
         self._cancelled = None
-        before = dict(self.files)
+        files_before = dict(self.files)
         self.emit({"t": "started", "id": self._run_id})
         code, reason = 0, None
         try:
@@ -107,14 +124,14 @@ class FakeRunner:
                 self._program = self._new_program()
         except asyncio.CancelledError:
             reason = self._cancel_reason()
-        out = f"{HOME}/.output/"
-        files = [
-            {"name": path.removeprefix(out), "size": len(data)}
-            for path, data in self.files.items()
-            if path.startswith(out) and before.get(path) != data
+        output_folder = f"{HOME}/.output/"
+        changed_files = [
+            {"name": path.removeprefix(output_folder), "size": len(content)}
+            for path, content in self.files.items()
+            if path.startswith(output_folder) and files_before.get(path) != content
         ]
-        finished = {"t": "finished", "id": self._run_id, "exitCode": code, "reason": reason, "signal": None}
-        self.emit({**finished, "files": files})
+        finished_frame = {"t": "finished", "id": self._run_id, "exitCode": code, "reason": reason, "signal": None}
+        self.emit({**finished_frame, "files": changed_files})
 
     def _cancel_reason(self) -> str | None:
         """Returns the reason of a cancelled run, which loses its interpreter; None for an interrupt, an exception of
@@ -138,15 +155,15 @@ class FakeRunner:
     async def _run_command(self, command: str) -> int:
         """Runs ``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy
         language."""
-        word, _, rest = command.partition(" ")
-        match word:
+        command_name, _, command_argument = command.partition(" ")
+        match command_name:
             case "echo":
-                self._write("stdout", rest + "\n")
+                self._write("stdout", command_argument + "\n")
                 return 0
             case "exit" | "false":
-                return int(rest) if rest else 1
+                return int(command_argument) if command_argument else 1
             case "sleep":
-                await asyncio.sleep(float(rest))
+                await asyncio.sleep(float(command_argument))
                 return 0
             case "*":
                 await self._new_program().run(self.files.get(f"{HOME}/main.py", b"").decode())
@@ -163,38 +180,40 @@ class FakeRunner:
 
     def _locate(self, path: str) -> str | None:
         """Returns the absolute path. Returns None if the path leaves the home directory."""
-        parts: list[str] = []
-        for part in (path if path.startswith("/") else f"{HOME}/{path}").split("/"):
-            if part == "..":
-                parts = parts[:-1]
-            elif part not in ("", "."):
-                parts.append(part)
-        located = "/" + "/".join(parts)
-        return located if located == HOME or located.startswith(HOME + "/") else None
+        path_parts: list[str] = []
+        for path_part in (path if path.startswith("/") else f"{HOME}/{path}").split("/"):
+            if path_part == "..":
+                path_parts = path_parts[:-1]
+            elif path_part not in ("", "."):
+                path_parts.append(path_part)
+        absolute_path = "/" + "/".join(path_parts)
+        return absolute_path if absolute_path == HOME or absolute_path.startswith(HOME + "/") else None
 
-    def _file(self, frame: Mapping[str, Any]) -> None:
+    def _handle_file(self, frame: Mapping[str, Any]) -> None:
         paths = frame["paths"] if frame["t"] == "file-read" else [frame["path"]]
-        located = [self._locate(path) for path in paths]
-        places = [path for path in located if path is not None]
-        if len(places) < len(located):
-            self._refuse(frame, "denied", f"outside of the home: {paths[located.index(None)]}")
+        located_paths = [self._locate(path) for path in paths]
+        allowed_paths = [path for path in located_paths if path is not None]
+        if len(allowed_paths) < len(located_paths):
+            self._refuse(frame, "denied", f"outside of the home: {paths[located_paths.index(None)]}")
         elif frame["t"] == "file-write":
-            data = base64.b64decode(frame["data"])
-            old = self.files.get(places[0], b"") if frame.get("offset") else b""
-            self.files[places[0]] = old[: frame.get("offset", 0)] + data
-            self._reply(frame, {"size": len(self.files[places[0]])})
+            new_content = base64.b64decode(frame["data"])
+            old_content = self.files.get(allowed_paths[0], b"") if frame.get("offset") else b""
+            self.files[allowed_paths[0]] = old_content[: frame.get("offset", 0)] + new_content
+            self._reply(frame, {"size": len(self.files[allowed_paths[0]])})
         elif frame["t"] == "file-list":
-            self._list(frame, places[0])
+            self._list_folder(frame, allowed_paths[0])
         else:
-            self._read(frame, places)
+            self._read_files(frame, allowed_paths)
 
-    def _list(self, frame: Mapping[str, Any], folder: str) -> None:
+    def _list_folder(self, frame: Mapping[str, Any], folder: str) -> None:
         names = {
-            path.removeprefix(folder + "/"): data for path, data in self.files.items() if path.startswith(folder + "/")
+            path.removeprefix(folder + "/"): content
+            for path, content in self.files.items()
+            if path.startswith(folder + "/")
         }
         entries = [
-            {"filename": name, "size": len(data), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
-            for name, data in sorted(names.items())
+            {"filename": name, "size": len(content), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
+            for name, content in sorted(names.items())
             if "/" not in name
         ]
         entries += [
@@ -203,35 +222,37 @@ class FakeRunner:
         ]
         self._reply(frame, {"entries": entries, "folder_path": folder})
 
-    def _read(self, frame: Mapping[str, Any], paths: list[str]) -> None:
+    def _read_files(self, frame: Mapping[str, Any], paths: list[str]) -> None:
         for index, path in enumerate(paths):
-            data = self.files.get(path)
-            if data is None:
+            content = self.files.get(path)
+            if content is None:
                 self._refuse(frame, "not-found", path)
                 return
-            if len(data) > frame.get("max_bytes", len(data)):
+            if len(content) > frame.get("max_bytes", len(content)):
                 self._refuse(frame, "too-large", path)
                 return
             name = path.rpartition("/")[2]
             buffer = io.BytesIO()
-            with tarfile.open(fileobj=buffer, mode="w") as tar:
-                entry = tarfile.TarInfo(name)
-                entry.size = len(data)
-                tar.addfile(entry, io.BytesIO(data))
-            text = base64.b64encode(buffer.getvalue()).decode()
-            self.emit({"t": "chunk", "req": frame["req"], "index": index, "name": name, "data": text, "eof": True})
+            with tarfile.open(fileobj=buffer, mode="w") as archive:
+                archive_member = tarfile.TarInfo(name)
+                archive_member.size = len(content)
+                archive.addfile(archive_member, io.BytesIO(content))
+            encoded_data = base64.b64encode(buffer.getvalue()).decode()
+            self.emit(
+                {"t": "chunk", "req": frame["req"], "index": index, "name": name, "data": encoded_data, "eof": True}
+            )
         self._reply(frame, {})
 
-    def _pty(self, frame: Mapping[str, Any]) -> None:
+    def _handle_terminal(self, frame: Mapping[str, Any]) -> None:
         """Simulates a terminal that echoes its input. The input ``exit`` closes the terminal."""
         match frame["t"]:
             case "pty-open":
                 self._reply(frame, {})
                 self._pty_output(frame["pty"], b"$ ")
             case "pty-input":
-                data = base64.b64decode(frame["data"])
-                self._pty_output(frame["pty"], data)
-                if data.strip() == b"exit":
+                input_bytes = base64.b64decode(frame["data"])
+                self._pty_output(frame["pty"], input_bytes)
+                if input_bytes.strip() == b"exit":
                     self.emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
             case "pty-restart":
                 self._pty_output(frame["pty"], b"$ ")

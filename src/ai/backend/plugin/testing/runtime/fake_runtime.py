@@ -71,11 +71,11 @@ class _Workload:
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
     def emit(self, message: dict[str, Any]) -> None:
-        stamped = {**message, "seq": self.next_seq}
+        numbered_message = {**message, "seq": self.next_seq}
         self.next_seq += 1
-        self.buffer.append(stamped)
+        self.buffer.append(numbered_message)
         if self.channel is not None:
-            self.channel.deliver(stamped)
+            self.channel.deliver(numbered_message)
 
     def view(self) -> WorkloadView:
         return WorkloadView(
@@ -103,19 +103,21 @@ class FakeNode:
         self.creating: dict[WorkloadKey, asyncio.Lock] = {}
         self.next_pid = 1000
 
-    def end(self, workload: _Workload, how: WorkloadExit) -> None:
+    def end(self, workload: _Workload, workload_exit: WorkloadExit) -> None:
         """Ends a workload. If it is ended several times, the first reason counts."""
         if workload.exit is not None:
             return
-        workload.exit = how
+        workload.exit = workload_exit
         if workload.timer is not None:
             workload.timer.cancel()
         if workload.runner is not None:
             workload.runner.stop()
-        workload.emit({"t": "exited", "code": how.code, "signal": how.signal, "reason": how.reason})
+        workload.emit(
+            {"t": "exited", "code": workload_exit.code, "signal": workload_exit.signal, "reason": workload_exit.reason}
+        )
         workload.exited.set()
-        for queue in self.listeners:
-            queue.put_nowait(WorkloadExited(key=workload.spec.key, exit=how))
+        for event_queue in self.listeners:
+            event_queue.put_nowait(WorkloadExited(key=workload.spec.key, exit=workload_exit))
 
 
 class FakeChannel(RunnerChannel):
@@ -198,8 +200,8 @@ class FakeRuntime(AbstractRuntime):
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         async with self.node.creating.setdefault(spec.key, asyncio.Lock()):
-            existing = self.node.workloads.get(spec.key)
-            return existing.view() if existing is not None else await self._create(spec)
+            existing_workload = self.node.workloads.get(spec.key)
+            return existing_workload.view() if existing_workload is not None else await self._create(spec)
 
     async def _create(self, spec: WorkloadSpec) -> WorkloadView:
         behaviour = self._behave if isinstance(self._behave, FakeBehaviour) else self._behave(spec)
@@ -234,7 +236,7 @@ class FakeRuntime(AbstractRuntime):
     ) -> NetworkView:
         if overlay is not None:
             return await super().create_network(session_id, hosts, overlay)
-        addresses = {host: f"10.213.0.{number}" for number, host in enumerate(hosts, 2)}
+        addresses = {host: f"10.213.0.{host_number}" for host_number, host in enumerate(hosts, 2)}
         view = NetworkView(session_id=session_id, network_id=f"fake-{session_id}", addresses=addresses)
         return self.node.networks.setdefault(session_id, view)
 
@@ -291,7 +293,9 @@ class FakeRuntime(AbstractRuntime):
         return bytes(workload.log[-max_bytes:]) if workload is not None and max_bytes > 0 else b""
 
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        live_keys = [key for key in keys if (w := self.node.workloads.get(key)) is not None and w.exit is None]
+        live_keys = [
+            key for key in keys if (workload := self.node.workloads.get(key)) is not None and workload.exit is None
+        ]
         cpu_used = Measurement(key="cpu_used", value=1.0, unit_hint="msec", kind=MetricKind.ACCUMULATED)
         return {key: (cpu_used, Measurement(key="mem", value=4096.0, unit_hint="bytes")) for key in live_keys}
 

@@ -40,15 +40,15 @@ class Talk:
                 self.is_over = True
                 self._news.notify_all()
 
-    async def until(self, want: Callable[[Frame], bool], what: str = "frame") -> Frame:
+    async def until(self, is_wanted: Callable[[Frame], bool], description: str = "frame") -> Frame:
         """Waits for a matching frame, and returns the first match, also among the frames that were already read."""
         try:
             async with asyncio.timeout(self._patience_s), self._news:
-                await self._news.wait_for(lambda: self.is_over or any(map(want, self.frames)))
+                await self._news.wait_for(lambda: self.is_over or any(map(is_wanted, self.frames)))
         except TimeoutError:
-            pytest.fail(f"no {what} within {self._patience_s} s; there were {self.frames}")
-        match = next(filter(want, self.frames), None)
-        assert match is not None, f"the channel ended without {what}; there were {self.frames}"
+            pytest.fail(f"no {description} within {self._patience_s} s; there were {self.frames}")
+        match = next(filter(is_wanted, self.frames), None)
+        assert match is not None, f"the channel ended without {description}; there were {self.frames}"
         return match
 
     async def kind(self, kind: str) -> Frame:
@@ -70,8 +70,13 @@ class Talk:
         )
 
     def text(self, run_id: str = "r1", stream: str = "stdout") -> str:
-        items = [i for f in self.frames if f["t"] == "console" and f["id"] == run_id for i in f["items"]]
-        return "".join(text for kind, text in items if kind == stream)
+        items = [
+            item
+            for frame in self.frames
+            if frame["t"] == "console" and frame["id"] == run_id
+            for item in frame["items"]
+        ]
+        return "".join(item_text for kind, item_text in items if kind == stream)
 
     async def close(self) -> None:
         await self.channel.close()
@@ -103,8 +108,8 @@ class RuntimeSuite:
     @pytest.fixture(autouse=True)
     async def clean(self, runtime: AbstractRuntime) -> AsyncIterator[None]:
         yield
-        for talk in self.talks:
-            await talk.close()
+        for dialogue in self.talks:
+            await dialogue.close()
         await self.remove_all(runtime)
 
     async def eventually(self, condition: Callable[[], bool | Awaitable[bool]]) -> bool:
@@ -135,14 +140,14 @@ class RuntimeSuite:
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
         """Opens a dialogue with a workload. The dialogue is closed after the test."""
-        talk = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
-        talk.key = key
-        self.talks.append(talk)
-        return talk
+        dialogue = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
+        dialogue.key = key
+        self.talks.append(dialogue)
+        return dialogue
 
     async def start(self, runtime: AbstractRuntime, spec: WorkloadSpec | None = None) -> Talk:
         """Creates a workload, and waits until its runner is ready."""
         view = await runtime.create(spec or self.spec())
-        talk = await self.talk(runtime, view.key)
-        await talk.kind("ready")
-        return talk
+        dialogue = await self.talk(runtime, view.key)
+        await dialogue.kind("ready")
+        return dialogue

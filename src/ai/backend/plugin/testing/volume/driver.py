@@ -30,18 +30,20 @@ AWKWARD_NAMES = ("-rf", "a b", 'q"uote', "new\nline", "é", "e\u0301", "CASE", "
 TOP = FolderPath()
 
 
-def at(path_text: str) -> FolderPath:
+def parse_path(path_text: str) -> FolderPath:
     return FolderPath.parse(path_text)
 
 
-def some_folder() -> VFolderId:
+def random_folder_id() -> VFolderId:
     return VFolderId(QuotaScopeId(QuotaScopeKind.USER, uuid4()), uuid4())
 
 
-async def refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
+async def assert_refused(
+    error_class: type[Exception] | tuple[type[Exception], ...], volume_call: Awaitable[object]
+) -> None:
     """Awaits a call and asserts that it raises the error."""
-    with pytest.raises(error):
-        await call
+    with pytest.raises(error_class):
+        await volume_call
 
 
 async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
@@ -51,19 +53,19 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def nothing_is_named(name: str, below: Path) -> bool:
+def has_no_entry_named(name: str, top_path: Path) -> bool:
     """Returns True if no entry has the name at any depth; find(1) fails where a tree changes under it."""
-    search = subprocess.run(["find", below, "-name", name, "-print", "-quit"], capture_output=True, check=False)
+    search = subprocess.run(["find", top_path, "-name", name, "-print", "-quit"], capture_output=True, check=False)
     return search.returncode == 0 and not search.stdout
 
 
-def remove_anyhow(path: Path) -> None:
+def remove_deep_tree(path: Path) -> None:
     """Removes a tree, even a tree that is too deep for pytest."""
     subprocess.run(["rm", "-rf", path], check=False)
 
 
 async def begin_upload(volume: AbstractVolume, folder: VFolderId, path: str, size: int) -> tuple[UploadRecord, Upload]:
-    record = UploadRecord(session=uuid4().hex, folder=folder, path=at(path), size=size)
+    record = UploadRecord(session=uuid4().hex, folder=folder, path=parse_path(path), size=size)
     await volume.create_upload(record)
     return record, volume.open_upload(folder, record.session)
 
@@ -73,13 +75,13 @@ async def put(volume: AbstractVolume, folder: VFolderId, path: str, content: byt
     _, upload = await begin_upload(volume, folder, path, len(content))
     try:
         await asyncio.to_thread(upload.write, content)
-        await asyncio.to_thread(upload.publish, at(path))
+        await asyncio.to_thread(upload.publish, parse_path(path))
     finally:
         upload.close()
 
 
 async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
-    file = await volume.open_file(folder, at(path))
+    file = await volume.open_file(folder, parse_path(path))
     try:
         return os.pread(file.fd, file.size, 0)
     finally:
@@ -88,13 +90,13 @@ async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
 
 async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, limit: int = 1000) -> list[str]:
     """Lists the names in a directory of a folder, from all pages of the listing."""
-    listed: list[str] = []
+    listed_names: list[str] = []
     cursor: str | None = None
     while True:
-        page = await volume.list_directory(folder, at(path), limit=limit, cursor=cursor)
-        listed += [entry.name for entry in page.entries]
+        page = await volume.list_directory(folder, parse_path(path), limit=limit, cursor=cursor)
+        listed_names += [entry.name for entry in page.entries]
         if (cursor := page.cursor) is None:
-            return listed
+            return listed_names
 
 
 _OPERATIONS = ("put", "put", "mkdir", "mkdir", "delete", "rename", "move", "read", "list", "clone", "archive")
@@ -107,7 +109,7 @@ class TreeModel:
     tree: dict[str, bytes | None] = field(default_factory=dict)
 
     def choose(self, rng: random.Random) -> tuple[str, tuple[Any, ...]]:
-        def path() -> str:
+        def random_path() -> str:
             if self.tree and rng.random() < 0.5:
                 return rng.choice(sorted(self.tree))
             return "/".join(rng.choice(("a", "b", "-c", "é")) for _ in range(rng.randint(1, 3)))
@@ -115,31 +117,31 @@ class TreeModel:
         operation = rng.choice(_OPERATIONS)
         match operation:
             case "put":
-                return operation, (path(), rng.randbytes(rng.randint(0, 5000)))
+                return operation, (random_path(), rng.randbytes(rng.randint(0, 5000)))
             case "delete":
-                return operation, (path(), rng.random() < 0.5)
+                return operation, (random_path(), rng.random() < 0.5)
             case "rename":
-                return operation, (path(), rng.choice(("a", "b", "new\n", "..", "x/y")))
+                return operation, (random_path(), rng.choice(("a", "b", "new\n", "..", "x/y")))
             case "move":
-                return operation, (path(), path())
+                return operation, (random_path(), random_path())
             case "clone":
                 return operation, ()
             case "archive":
-                directories = [name for name, content in self.tree.items() if content is None]
+                directories = [path_of_entry for path_of_entry, content in self.tree.items() if content is None]
                 return operation, (rng.choice(sorted(directories)) if directories else ".",)
-        return operation, (path(),)
+        return operation, (random_path(),)
 
     def _is_directory(self, path: str) -> bool:
         return path in ("", ".") or self.tree.get(path, b"") is None
 
     def _parent_error(self, path: str) -> type[BackendError] | None:
         """Returns the error that a missing or wrong parent directory causes. Returns None if the parent is right."""
-        parts = path.split("/")[:-1]
-        for depth in range(1, len(parts) + 1):
-            prefix = "/".join(parts[:depth])
-            if prefix not in self.tree:
+        parent_names = path.split("/")[:-1]
+        for depth in range(1, len(parent_names) + 1):
+            parent_path = "/".join(parent_names[:depth])
+            if parent_path not in self.tree:
                 return NoSuchFile
-            if not self._is_directory(prefix):
+            if not self._is_directory(parent_path):
                 return WrongKindOfFile
         return None
 
@@ -149,15 +151,16 @@ class TreeModel:
     def _moved_path(self, source: str, target: str) -> str:
         return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
 
-    def refusal(self, operation: str, path: str = "", *rest: Any) -> type[BackendError] | None:
+    def refusal(self, operation: str, path: str = "", *other_arguments: Any) -> type[BackendError] | None:
         """Returns the error that the volume must raise. Returns None if the operation must succeed."""
         if operation in ("clone", "archive"):
             return None
         if operation == "put":
-            above = self._parent_error(path)
+            parent_error = self._parent_error(path)
             return (
                 WrongKindOfFile
-                if above is WrongKindOfFile or (above is None and path in self.tree and self._is_directory(path))
+                if parent_error is WrongKindOfFile
+                or (parent_error is None and path in self.tree and self._is_directory(path))
                 else None
             )
         if operation == "mkdir":
@@ -169,40 +172,40 @@ class TreeModel:
         if operation == "delete":
             if self._missing_error(path):
                 return NoSuchFile
-            return WrongKindOfFile if self._is_directory(path) and not rest[0] else None
+            return WrongKindOfFile if self._is_directory(path) and not other_arguments[0] else None
         if operation == "rename":
-            if rest[0] in ("..", "x/y"):
+            if other_arguments[0] in ("..", "x/y"):
                 return InvalidPath
-            return self._rename_error(path, (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/"))
-        return self._rename_error(path, self._moved_path(path, rest[0]))
+            return self._rename_error(path, (path.rpartition("/")[0] + "/" + other_arguments[0]).lstrip("/"))
+        return self._rename_error(path, self._moved_path(path, other_arguments[0]))
 
     def _rename_error(self, source: str, target: str) -> type[BackendError] | None:
-        refused = self._parent_error(source) or self._parent_error(target)
-        if refused:
-            return refused
+        parent_error = self._parent_error(source) or self._parent_error(target)
+        if parent_error:
+            return parent_error
         if source not in self.tree:
             return NoSuchFile
         if target in self.tree:
             return FileAlreadyExists
         return InvalidInput if target.startswith(source + "/") else None
 
-    def apply(self, operation: str, path: str = "", *rest: Any) -> None:
+    def apply(self, operation: str, path: str = "", *other_arguments: Any) -> None:
         """Applies an operation on files to the model."""
         if operation == "put":
-            parts = path.split("/")
-            for depth in range(1, len(parts)):
-                self.tree["/".join(parts[:depth])] = None
-            self.tree[path] = rest[0]
+            path_parts = path.split("/")
+            for depth in range(1, len(path_parts)):
+                self.tree["/".join(path_parts[:depth])] = None
+            self.tree[path] = other_arguments[0]
         elif operation == "mkdir":
             self.tree[path] = None
         elif operation == "delete":
-            for removed in [name for name in self.tree if name == path or name.startswith(path + "/")]:
-                del self.tree[removed]
+            for removed_path in [name for name in self.tree if name == path or name.startswith(path + "/")]:
+                del self.tree[removed_path]
         elif operation in ("rename", "move"):
-            target = (
-                (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")
+            target_path = (
+                (path.rpartition("/")[0] + "/" + other_arguments[0]).lstrip("/")
                 if operation == "rename"
-                else self._moved_path(path, rest[0])
+                else self._moved_path(path, other_arguments[0])
             )
-            for old in [name for name in self.tree if name == path or name.startswith(path + "/")]:
-                self.tree[target + old[len(path) :]] = self.tree.pop(old)
+            for old_path in [name for name in self.tree if name == path or name.startswith(path + "/")]:
+                self.tree[target_path + old_path[len(path) :]] = self.tree.pop(old_path)

@@ -27,7 +27,16 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.plugin.testing.volume.driver import TOP, at, begin_upload, names, put, read, refused, some_folder
+from ai.backend.plugin.testing.volume.driver import (
+    TOP,
+    assert_refused,
+    begin_upload,
+    names,
+    parse_path,
+    put,
+    random_folder_id,
+    read,
+)
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress, UploadRecord, UploadState
 
 LOOKALIKES = (
@@ -42,60 +51,62 @@ class VolumeSecurityContract:
     async def test_no_path_leads_out(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        (outside / "secret").write_text("secret")
-        (inside / "abs").symlink_to(outside)
-        (inside / "up").symlink_to(os.path.relpath(outside, inside))
-        (inside / "file").symlink_to(outside / "secret")
+        outside_folder = tmp_path / "outside"
+        outside_folder.mkdir()
+        (outside_folder / "secret").write_text("secret")
+        (inside / "abs").symlink_to(outside_folder)
+        (inside / "up").symlink_to(os.path.relpath(outside_folder, inside))
+        (inside / "file").symlink_to(outside_folder / "secret")
         (inside / "own").write_text("own")
         (inside / "proc").symlink_to("/proc/self/root")
-        for text in ("abs/secret", "up/secret", "file", f"proc{outside}/secret"):
-            await refused((InvalidPath, WrongKindOfFile), volume.open_file(folder, at(text)))
-        for text in ("abs", "up", "proc"):
-            for attempt in (
-                volume.list_directory(folder, at(text), limit=10),
-                volume.mount_path(folder, at(text)),
-                volume.make_directory(folder, at(f"{text}/made"), parents=True, exist_ok=True),
-                volume.move(folder, at("own"), at(f"{text}/own")),
-                volume.rename(folder, at(f"{text}/secret"), "gone"),
-                put(volume, folder, f"{text}/new", b"new"),
+        for path_text in ("abs/secret", "up/secret", "file", f"proc{outside_folder}/secret"):
+            await assert_refused((InvalidPath, WrongKindOfFile), volume.open_file(folder, parse_path(path_text)))
+        for path_text in ("abs", "up", "proc"):
+            for forbidden_call in (
+                volume.list_directory(folder, parse_path(path_text), limit=10),
+                volume.mount_path(folder, parse_path(path_text)),
+                volume.make_directory(folder, parse_path(f"{path_text}/made"), parents=True, exist_ok=True),
+                volume.move(folder, parse_path("own"), parse_path(f"{path_text}/own")),
+                volume.rename(folder, parse_path(f"{path_text}/secret"), "gone"),
+                put(volume, folder, f"{path_text}/new", b"new"),
             ):
-                await refused((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile), attempt)
-        await refused((InvalidPath, NoSuchFile), volume.delete_files(folder, [at("abs/secret")], recursive=True))
+                await assert_refused((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile), forbidden_call)
+        await assert_refused(
+            (InvalidPath, NoSuchFile), volume.delete_files(folder, [parse_path("abs/secret")], recursive=True)
+        )
         await put(volume, folder, "file", b"mine")  # replaces the link, not what it leads to
-        await volume.delete_files(folder, [at("abs"), at("up"), at("proc")], recursive=True)
-        assert {path.name: path.read_text() for path in outside.iterdir()} == {"secret": "secret"}
+        await volume.delete_files(folder, [parse_path("abs"), parse_path("up"), parse_path("proc")], recursive=True)
+        assert {path.name: path.read_text() for path in outside_folder.iterdir()} == {"secret": "secret"}
         assert sorted(os.listdir(inside)) == ["file", "own"]
 
     @pytest.mark.parametrize("text", ["..", "a/../..", "/etc/passwd", "a\0b", "x/" * 3000, "n" * 256, "\ud800"])
     def test_a_malformed_path_is_no_path(self, text: str) -> None:
         with pytest.raises(InvalidPath):
-            at(text)
+            parse_path(text)
 
     async def test_a_race_between_check_and_use_wins_nothing(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
         """Reads never leave the folder while a directory on the path is now and then a link to the outside."""
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        (outside / "file").write_text("secret")
+        outside_folder = tmp_path / "outside"
+        outside_folder.mkdir()
+        (outside_folder / "file").write_text("secret")
         (inside / "real").mkdir()
         (inside / "real" / "file").write_text("own")
-        (inside / "trap").symlink_to(outside)
-        seen: set[bytes] = set()
+        (inside / "trap").symlink_to(outside_folder)
+        read_contents: set[bytes] = set()
         with _swapping(inside):
             for round_number in range(150):
                 with suppress(BackendError):
-                    seen.add(await read(volume, folder, "at/file"))
+                    read_contents.add(await read(volume, folder, "at/file"))
                 with suppress(BackendError):
                     await put(volume, folder, f"at/{round_number}", b"x")
                 with suppress(BackendError):
-                    await volume.delete_files(folder, [at("at/file2")], recursive=True)
+                    await volume.delete_files(folder, [parse_path("at/file2")], recursive=True)
                 with suppress(BackendError):
-                    await volume.rename(folder, at(f"at/{round_number}"), f"{round_number}-renamed")
-        assert b"secret" not in seen
-        assert os.listdir(outside) == ["file"]
+                    await volume.rename(folder, parse_path(f"at/{round_number}"), f"{round_number}-renamed")
+        assert b"secret" not in read_contents
+        assert os.listdir(outside_folder) == ["file"]
 
     async def test_what_looks_like_a_way_up_is_a_name(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
@@ -109,7 +120,7 @@ class VolumeSecurityContract:
     async def test_a_second_name_of_a_file_keeps_what_it_has(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
-        """A hard link, or a FIFO in the file's place: an upload writes into nothing that is there."""
+        """An upload replaces a hard link or a FIFO at its path, and writes nothing into either."""
         (tmp_path / "outside").write_text("old")
         with suppress(OSError):  # a file system with projects forbids the link itself
             os.link(tmp_path / "outside", inside / "file")
@@ -119,20 +130,20 @@ class VolumeSecurityContract:
         assert (tmp_path / "outside").read_text() == "old"
         assert (inside / "file").read_bytes() == (inside / "fifo").read_bytes() == b"new"
         os.link(inside / "file", inside / "second")
-        await volume.delete_files(folder, [at("file")], recursive=False)
+        await volume.delete_files(folder, [parse_path("file")], recursive=False)
         assert (inside / "second").read_bytes() == b"new"
 
     async def test_no_walk_is_led_out(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
         """Counting, cloning and archiving stay inside while a directory becomes a link and a directory again."""
-        outside = tmp_path / "outside"
-        (outside / "below").mkdir(parents=True)
-        for number in range(3):
-            (outside / "below" / f"secret{number}").write_text("secret")
+        outside_folder = tmp_path / "outside"
+        (outside_folder / "below").mkdir(parents=True)
+        for secret_number in range(3):
+            (outside_folder / "below" / f"secret{secret_number}").write_text("secret")
         (inside / "real" / "below").mkdir(parents=True)
         (inside / "real" / "below" / "own").write_text("own")
-        (inside / "trap").symlink_to(outside)
+        (inside / "trap").symlink_to(outside_folder)
         reached_names: set[str] = set()
 
         def archive() -> None:
@@ -150,14 +161,14 @@ class VolumeSecurityContract:
                 with suppress(BackendError):
                     assert (await volume.folder_usage(folder)).file_count <= 3
                 await asyncio.to_thread(archive)
-                target = some_folder()
+                clone = random_folder_id()
                 with suppress(BackendError):
-                    await volume.clone_folder(folder, volume, target, Progress())
-                    copy = await volume.mount_path(target, TOP)
-                    reached_names |= {path.name for path in copy.rglob("*") if not path.is_symlink()}
-                await volume.delete_folder(target)
-        assert not any("secret" in text for text in reached_names)
-        assert sorted(path.name for path in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
+                    await volume.clone_folder(folder, volume, clone, Progress())
+                    clone_path = await volume.mount_path(clone, TOP)
+                    reached_names |= {path.name for path in clone_path.rglob("*") if not path.is_symlink()}
+                await volume.delete_folder(clone)
+        assert not any("secret" in reached_name for reached_name in reached_names)
+        assert sorted(path.name for path in (outside_folder / "below").iterdir()) == ["secret0", "secret1", "secret2"]
 
     async def test_room_is_counted_as_it_is_taken(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
@@ -187,24 +198,24 @@ def _fallocate(file_fd: int, mode: int, size_bytes: int) -> int:
 @contextmanager
 def _swapping(inside: Path) -> Iterator[None]:
     """Exchanges ``real`` and ``trap`` repeatedly under the name ``at``."""
-    is_over = threading.Event()
+    stop_event = threading.Event()
 
-    def flip() -> None:
-        while not is_over.is_set():
-            for one in ("real", "trap"):
+    def swap_repeatedly() -> None:
+        while not stop_event.is_set():
+            for entry_name in ("real", "trap"):
                 try:
-                    os.rename(inside / one, inside / "at")
-                    os.rename(inside / "at", inside / one)
+                    os.rename(inside / entry_name, inside / "at")
+                    os.rename(inside / "at", inside / entry_name)
                 except OSError:  # an upload has made a directory of that name
                     os.rename(inside / "at", inside / uuid4().hex)
 
-    thread = threading.Thread(target=flip)
-    thread.start()
+    swap_thread = threading.Thread(target=swap_repeatedly)
+    swap_thread.start()
     try:
         yield
     finally:
-        is_over.set()
-        thread.join()
+        stop_event.set()
+        swap_thread.join()
 
 
 class VolumeUploadContract:
@@ -221,26 +232,26 @@ class VolumeUploadContract:
         upload.write(b"abc")
         with pytest.raises(UploadIsBeingWritten):
             volume.open_upload(folder, record.session)
-        await refused(UploadIsBeingWritten, volume.drop_upload(folder, record.session))
+        await assert_refused(UploadIsBeingWritten, volume.drop_upload(folder, record.session))
         upload.close()
         assert os.listdir(inside) == ["file"]
         assert (await volume.find_upload(folder, record.session))[1] == 3
-        again = self.make(volume.path)
-        await again.start()
-        upload = again.open_upload(folder, record.session)
+        restarted_volume = self.make(volume.path)
+        await restarted_volume.start()
+        upload = restarted_volume.open_upload(folder, record.session)
         assert upload.offset == 3
         upload.write(b"def")
         assert (inside / "file").read_text() == "old"
         upload.publish(record.path)
         upload.close()
-        await again.stop()
+        await restarted_volume.stop()
         assert (inside / "file").read_bytes() == b"abcdef"
-        existing, offset = await volume.find_upload(folder, record.session)
-        assert (existing.state, offset) == (UploadState.DONE, 6)
+        stored_record, offset = await volume.find_upload(folder, record.session)
+        assert (stored_record.state, offset) == (UploadState.DONE, 6)
         upload = volume.open_upload(folder, record.session)
         upload.publish(record.path)  # once more does nothing
         upload.close()
-        assert await volume.uploads(folder.scope) == [existing]
+        assert await volume.uploads(folder.scope) == [stored_record]
 
     async def test_what_does_not_count_is_taken_away(self, volume: AbstractVolume, folder: VFolderId) -> None:
         record, upload = await begin_upload(volume, folder, "file", 9)
@@ -258,12 +269,12 @@ class VolumeUploadContract:
         assert (await volume.find_upload(folder, record.session))[1] == 6
 
     async def test_an_upload_ends(self, volume: AbstractVolume, folder: VFolderId) -> None:
-        records = [UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=9) for _ in range(2)]
+        records = [UploadRecord(session=uuid4().hex, folder=folder, path=parse_path("file"), size=9) for _ in range(2)]
         for record in records:
             await volume.create_upload(record)
         await volume.drop_upload(folder, records[0].session)
-        await refused(UploadNotFound, volume.find_upload(folder, records[0].session))
-        await refused(UploadNotFound, volume.find_upload(some_folder(), records[1].session))
+        await assert_refused(UploadNotFound, volume.find_upload(folder, records[0].session))
+        await assert_refused(UploadNotFound, volume.find_upload(random_folder_id(), records[1].session))
         assert await volume.expire_uploads(time.time() - 60) == 0
         assert await volume.expire_uploads(time.time() + 60) == 1
         with pytest.raises(UploadNotFound):
@@ -277,8 +288,8 @@ class VolumeUploadContract:
     ) -> None:
         (inside / "dir").mkdir()
         (inside / "file").touch()
-        for text in ("dir", ".", "file/below"):
-            await refused(WrongKindOfFile, put(volume, folder, text, b"x"))
+        for path_text in ("dir", ".", "file/below"):
+            await assert_refused(WrongKindOfFile, put(volume, folder, path_text, b"x"))
         record, upload = await begin_upload(volume, folder, "late/file", 1)
         upload.write(b"x")
         (inside / "late" / "file").mkdir(parents=True)

@@ -19,7 +19,7 @@ from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
 from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
-from ai.backend.pluginhost.v1.values import exact
+from ai.backend.pluginhost.v1.values import to_decimal
 
 __all__ = [
     "AbstractAllocMap", "AllocationStrategy", "DeviceSlotInfo", "DiscretePropertyAllocMap", "FractionAllocMap",
@@ -68,8 +68,8 @@ class AbstractAllocMap(ABC):
 
     def clear(self) -> None:
         self.allocations = {}
-        for device, info in self.device_slots.items():
-            self.allocations.setdefault(info.slot_name, {})[device] = Decimal(0)
+        for device, slot_info in self.device_slots.items():
+            self.allocations.setdefault(slot_info.slot_name, {})[device] = Decimal(0)
 
     def check_exclusive(self, a: str, b: str) -> bool:
         """Returns True if one request cannot have both slots."""
@@ -80,8 +80,10 @@ class AbstractAllocMap(ABC):
     ) -> list[tuple[DeviceId, Decimal]]:
         """Lists the devices of a slot with their allocated amounts, those with the most remaining first."""
         del affinity_hint
-        amounts = self.allocations.get(slot_name, {})
-        return sorted(amounts.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
+        amount_of_device = self.allocations.get(slot_name, {})
+        return sorted(
+            amount_of_device.items(), key=lambda item: item[1] - to_decimal(self.device_slots[item[0]].amount, "amount")
+        )
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
         """Does nothing: no hint is passed."""
@@ -128,14 +130,14 @@ class _StockAllocMap(AbstractAllocMap):
             for device, slot in device_slots(self).items()
         ]
         stock_map = build_alloc_map(self.spec, devices)
-        held = {
+        held_amounts = {
             slot: {device: quantity for device, quantity in amounts.items() if quantity}
             for slot, amounts in self.allocations.items()
         }
-        stock_map.apply(Held(slots={slot: amounts for slot, amounts in held.items() if amounts}))
-        chosen = stock_map.allocate({slot: exact(quantity, slot) for slot, quantity in slots.items()}).slots
-        self.apply_allocation(chosen)
-        return chosen
+        stock_map.apply(Held(slots={slot: amounts for slot, amounts in held_amounts.items() if amounts}))
+        allocation = stock_map.allocate({slot: to_decimal(quantity, slot) for slot, quantity in slots.items()}).slots
+        self.apply_allocation(allocation)
+        return allocation
 
     def apply_allocation(self, existing_alloc: DeviceAllocation) -> None:
         for slot, amounts in existing_alloc.items():
@@ -173,9 +175,9 @@ def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
 
 def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
     """Refuses a request for slots that exclude each other. Raises InvalidResourceCombination."""
-    exclusive = sorted(slot for slot in slots if is_exclusive(slot, patterns))
-    if len(exclusive) > 1:
-        raise InvalidResourceCombination(f"{exclusive[0]} and {exclusive[1]} cannot be had together")
+    exclusive_slots = sorted(slot for slot in slots if is_exclusive(slot, patterns))
+    if len(exclusive_slots) > 1:
+        raise InvalidResourceCombination(f"{exclusive_slots[0]} and {exclusive_slots[1]} cannot be had together")
 
 
 def slot_type(kind: object, slot: str) -> SlotType:
@@ -190,29 +192,29 @@ def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
     """Returns the slot of each device of a map. The quantum of counts is the map's, if it has one; else 1, or 0.01 if
     any amount is no whole number. Raises InvalidResponse: something in the map is not of its type."""
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
-    for device, info in alloc_map.device_slots.items():
-        where = f"create_alloc_map: the amount of {device!r:.64}"
+    for device, slot_info in alloc_map.device_slots.items():
+        description = f"create_alloc_map: the amount of {device!r:.64}"
         try:
-            kind, name, amount = info
+            v1_type, slot_name, amount = slot_info
         except (TypeError, ValueError):
-            raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
-        amounts[device] = (SlotName(name), slot_type(kind, name), exact(amount, where))
+            raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {slot_info!r:.60}") from None
+        amounts[device] = (SlotName(slot_name), slot_type(v1_type, slot_name), to_decimal(amount, description))
     quantum = getattr(alloc_map, "quantum_size", None)
-    steps: dict[SlotName, Decimal] = {}
-    for name, _, amount in amounts.values():
-        step = Decimal(1) if amount == amount.to_integral_value() else Decimal("0.01")
-        steps[name] = min(step, steps.get(name, step))
+    quantum_by_slot: dict[SlotName, Decimal] = {}
+    for slot_name, _, amount in amounts.values():
+        amount_step = Decimal(1) if amount == amount.to_integral_value() else Decimal("0.01")
+        quantum_by_slot[slot_name] = min(amount_step, quantum_by_slot.get(slot_name, amount_step))
     return {
         device: DeviceSlot(
-            slot_name=name,
-            slot_type=kind,
+            slot_name=slot_name,
+            slot_type=v1_type,
             amount=amount,
             quantum=Decimal(1)
-            if kind is not SlotType.COUNT
+            if v1_type is not SlotType.COUNT
             else Decimal(quantum)
             if quantum is not None
-            else steps[name],
-            exclusive_group="exclusive" if is_exclusive(name, alloc_map.exclusive_slot_types) else None,
+            else quantum_by_slot[slot_name],
+            exclusive_group="exclusive" if is_exclusive(slot_name, alloc_map.exclusive_slot_types) else None,
         )
-        for device, (name, kind, amount) in amounts.items()
+        for device, (slot_name, v1_type, amount) in amounts.items()
     }

@@ -43,10 +43,10 @@ class InsufficientResource(errors.InsufficientResource):
         context_tag: str | None = None,
     ) -> None:
         del allocation
-        evidence: dict[str, Any] = {
+        error_data: dict[str, Any] = {
             "slot": slot_name,
             "requested": requested_alloc,
             "available": total_allocatable,
             "context": context_tag,
         }
-        super().__init__(msg, data={key: str(value) for key, value in evidence.items() if value is not None})
+        super().__init__(msg, data={key: str(value) for key, value in error_data.items() if value is not None})

@@ -36,10 +36,10 @@ class BraceStyleAdapter(logging.LoggerAdapter):  # type: ignore[type-arg]  # gen
 def update_nested_dict(dest: MutableMapping[str, Any], additions: Mapping[str, Any]) -> None:
     """Merges ``additions`` into ``dest``: tables by key, lists by joining, other values by replacing."""
     for key, value in additions.items():
-        present = dest.get(key)
-        if isinstance(present, MutableMapping) and isinstance(value, Mapping):
-            update_nested_dict(present, value)
-        elif isinstance(present, list) and isinstance(value, list | tuple):
-            present.extend(value)
+        present_value = dest.get(key)
+        if isinstance(present_value, MutableMapping) and isinstance(value, Mapping):
+            update_nested_dict(present_value, value)
+        elif isinstance(present_value, list) and isinstance(value, list | tuple):
+            present_value.extend(value)
         else:
             dest[key] = value

@@ -60,14 +60,14 @@ class BinarySize(slots.BinarySize):
         """Parses a size. Raises InvalidQuantity."""
         return cls.parse(text)
 
-    def __format__(self, form: str) -> str:
+    def __format__(self, unit: str) -> str:
         """Formats in the shortest exact text (``s`` or nothing), in a unit (its letter), or as a whole number."""
-        if form in ("", "s"):
+        if unit in ("", "s"):
             return str(self)
-        if form in tuple("kmgtpe"):
-            scaled = Decimal(int(self)) / 1024 ** ("kmgtpe".index(form) + 1)
-            return f"{scaled.normalize():f}{form}"
-        return int.__format__(self, form)
+        if unit in tuple("kmgtpe"):
+            scaled_size = Decimal(int(self)) / 1024 ** ("kmgtpe".index(unit) + 1)
+            return f"{scaled_size.normalize():f}{unit}"
+        return int.__format__(self, unit)
 
 
 class AcceleratorNumberFormat(TypedDict):

@@ -66,11 +66,13 @@ class Shim:
             listener,
             leader.channel,
             replay_bytes=replay_bytes,
-            command=self._execute_command,
-            lost=self._on_runner_lost,
-            convert=self._bytes_for_runner,
+            on_command=self._execute_command,
+            on_runner_lost=self._on_runner_lost,
+            convert_for_runner=self._bytes_for_runner,
         )
-        self._program = ProgramRun(self._relay.say, self._interrupt, lambda reason: self._begin_stop(0.0, reason))
+        self._program = ProgramRun(
+            self._relay.send_for_runner, self._interrupt, lambda reason: self._begin_stop(0.0, reason)
+        )
 
     def run(self) -> None:
         """Polls and dispatches until the workload has ended and its end is acknowledged."""
@@ -78,7 +80,7 @@ class Shim:
             for fd, poll_events in self._poll.poll(self._poll_timeout_ms()):
                 self._handle_poll_events(fd, poll_events)
             self._run_due_work()
-            self._relay.interest()
+            self._relay.update_poll_events()
 
     # -- time
 
@@ -169,7 +171,7 @@ class Shim:
         if is_alive and now < (self._kill_deadline or 0):
             return
         crash_point("shim.killed")
-        self._relay.drain()
+        self._relay.read_remaining()
         self._drain_log()
         out_of_memory = self._leader.was_out_of_memory(self._plan["cgroups"])
         stuck_groups = cgroupfs.remove(self._plan["cgroups"])
@@ -185,7 +187,7 @@ class Shim:
                 if self._reason == "home-limit" and now < (self._kill_deadline or 0):
                     return
         crash_point("shim.exit-recorded")
-        self._relay.finish(exit_message)
+        self._relay.report_end(exit_message)
 
     def _drain_log(self) -> None:
         with suppress(OSError):

@@ -20,8 +20,14 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     responses,
 )
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
-from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, restored
+from ai.backend.plugin.testing.accelerator.checks.registry import (
+    CheckFailed,
+    Checks,
+    NotApplicable,
+    expect,
+    format_value,
+)
+from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, restore_state
 
 CHECKS = Checks()
 _HOOKS_SOURCE = "accelerator v2, Lifecycle semantics; AbstractLifecycleHook"
@@ -43,18 +49,18 @@ async def sources_of_the_config_are_there(subject: Subject) -> None:
     config = await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
     for device in config.devices:
         if device.source:
-            mode = _mode_of(device.source, "the source of a device")
+            mode = _file_mode_of(device.source, "the source of a device")
             is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-            expect(is_device, f"pre_create: {shown(device.source)} is no character or block device")
+            expect(is_device, f"pre_create: {format_value(device.source)} is no character or block device")
     for mount in config.mounts:
-        _mode_of(mount.source, "the source of a mount")
+        _file_mode_of(mount.source, "the source of a mount")
 
 
-def _mode_of(path: str, subject_name: str) -> int:
+def _file_mode_of(path: str, subject_name: str) -> int:
     try:
         return os.stat(path).st_mode  # noqa: PTH116  # as text, as the plugin gave it
     except OSError as e:
-        raise CheckFailed(f"pre_create: {subject_name}, {shown(path)}, cannot be read: {e.strerror}") from None
+        raise CheckFailed(f"pre_create: {subject_name}, {format_value(path)}, cannot be read: {e.strerror}") from None
 
 
 @CHECKS.add(_HOOKS_SOURCE)
@@ -62,39 +68,51 @@ async def pre_create_may_be_repeated(subject: Subject) -> None:
     """A repeated ``pre_create`` gives an equal config: the workload may have been made from the first one."""
     allocation, state = await subject.an_allocation(), ManagedState()
     first_config = await subject.hook("pre_create", allocation, state)
-    second_config = await subject.hook("pre_create", allocation, restored(state))
+    second_config = await subject.hook("pre_create", allocation, restore_state(state))
     expect(
         first_config == second_config, f"the second config differs: {_differing_fields(first_config, second_config)}"
     )
 
 
-def _differing_fields(first: WorkloadConfig, second: WorkloadConfig) -> str:
-    names = [name for name in WorkloadConfig.__slots__ if getattr(first, name) != getattr(second, name)]
-    return "; ".join(f"{name} {shown(getattr(first, name))} and {shown(getattr(second, name))}" for name in names)
+def _differing_fields(first_config: WorkloadConfig, second_config: WorkloadConfig) -> str:
+    field_names = [
+        field_name
+        for field_name in WorkloadConfig.__slots__
+        if getattr(first_config, field_name) != getattr(second_config, field_name)
+    ]
+    return "; ".join(
+        f"{field_name} {format_value(getattr(first_config, field_name))}"
+        f" and {format_value(getattr(second_config, field_name))}"
+        for field_name in field_names
+    )
 
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> None:
     """Each call of a lifecycle hook works twice in a row, each on a hook of its own."""
     allocation, state = await subject.an_allocation(), ManagedState()
-    for name in HOOKS:
+    for hook_method in HOOKS:
         for _ in range(2):
-            await subject.hook(name, allocation, state)
+            await subject.hook(hook_method, allocation, state)
 
 
 @CHECKS.add("decision 0054")
 async def the_managed_state_is_small_json(subject: Subject) -> None:
     """The state that a hook stores is JSON of at most 64 KiB after every call."""
     allocation, state = await subject.an_allocation(), ManagedState()
-    for name in HOOKS:
-        await subject.hook(name, allocation, state)
-        expect(isinstance(state.data, dict), f"after {name} the managed state is {shown(state.data)}")
-        expect(type(state.version) is int, f"after {name} the version of the managed state is {shown(state.version)}")
+    for hook_method in HOOKS:
+        await subject.hook(hook_method, allocation, state)
+        expect(isinstance(state.data, dict), f"after {hook_method} the managed state is {format_value(state.data)}")
         expect(
-            restored(state).data == state.data, f"after {name} the managed state is another once it was kept as JSON"
+            type(state.version) is int,
+            f"after {hook_method} the version of the managed state is {format_value(state.version)}",
         )
-        size = len(msgspec.json.encode(state.data))
-        expect(size <= MANAGED_STATE_LIMIT, f"after {name} the managed state has {size} bytes")
+        expect(
+            restore_state(state).data == state.data,
+            f"after {hook_method} the managed state is another once it was kept as JSON",
+        )
+        state_bytes = len(msgspec.json.encode(state.data))
+        expect(state_bytes <= MANAGED_STATE_LIMIT, f"after {hook_method} the managed state has {state_bytes} bytes")
 
 
 @CHECKS.add(_HOOKS_SOURCE)
@@ -108,16 +126,22 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
     """The cause RECOVER repeats a call; after a restart in place the workload is another one on the same devices."""
     allocation, state = await subject.an_allocation(), ManagedState()
     config = await subject.hook("pre_create", allocation, state)
-    repeated = await subject.hook("pre_create", allocation, state, cause=LifecycleCause.RECOVER)
-    expect(repeated == config, f"with the cause RECOVER the config differs: {_differing_fields(config, repeated)}")
-    restart: dict[str, Any] = {"cause": LifecycleCause.RESTART_IN_PLACE, "previous_allocation": allocation}
-    for name in ("pre_terminate", "post_terminate"):
-        await subject.hook(name, allocation, state, **restart)
+    repeated_config = await subject.hook("pre_create", allocation, state, cause=LifecycleCause.RECOVER)
+    expect(
+        repeated_config == config,
+        f"with the cause RECOVER the config differs: {_differing_fields(config, repeated_config)}",
+    )
+    restart_context: dict[str, Any] = {"cause": LifecycleCause.RESTART_IN_PLACE, "previous_allocation": allocation}
+    for hook_method in ("pre_terminate", "post_terminate"):
+        await subject.hook(hook_method, allocation, state, **restart_context)
     state = ManagedState()
-    new_config = await subject.hook("pre_create", allocation, state, attempt=2, **restart)
-    for name in ("devices", "cpuset", "memory_nodes"):
-        old_config, context = getattr(config, name), getattr(new_config, name)
-        expect(context == old_config, f"a restart in place has other {name}: {shown(old_config)} and {shown(context)}")
+    new_config = await subject.hook("pre_create", allocation, state, attempt=2, **restart_context)
+    for field_name in ("devices", "cpuset", "memory_nodes"):
+        old_value, new_value = getattr(config, field_name), getattr(new_config, field_name)
+        expect(
+            new_value == old_value,
+            f"a restart in place has other {field_name}: {format_value(old_value)} and {format_value(new_value)}",
+        )
     await subject.hook("post_terminate", allocation, state, attempt=2)
 
 
@@ -125,51 +149,56 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
 async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
     """The agent dies around any hook call: the next process repeats the call with the state before or after."""
     allocation = await subject.an_allocation()
-    for last_call in range(len(HOOKS)):
-        for is_kept in (True, False):
+    for crash_position in range(len(HOOKS)):
+        for is_after_call in (True, False):
             saved_states: list[ManagedState] = [ManagedState()]
 
             async def save(state: ManagedState, saved_states: list[ManagedState] = saved_states) -> None:
-                saved_states.append(restored(state))
+                saved_states.append(restore_state(state))
 
             state = ManagedState(saver=save)
             config: WorkloadConfig | None = None
-            for number, name in enumerate(HOOKS[: last_call + 1]):
-                made = await subject.hook(name, allocation, state)
-                config = config or made
-                if number < last_call or is_kept:
+            for position, hook_method in enumerate(HOOKS[: crash_position + 1]):
+                hook_result = await subject.hook(hook_method, allocation, state)
+                config = config or hook_result
+                if position < crash_position or is_after_call:
                     await save(state)
-            async with subject.remade() as again:
-                await _continue_after_crash(again, allocation, saved_states[-1], last_call, config if is_kept else None)
+            async with subject.restart() as restarted_subject:
+                await _continue_after_crash(
+                    restarted_subject, allocation, saved_states[-1], crash_position, config if is_after_call else None
+                )
 
 
 async def _continue_after_crash(
     next_subject: Subject,
     allocation: DeviceAllocation,
     state: ManagedState,
-    last_call: int,
+    crash_position: int,
     config: WorkloadConfig | None,
 ) -> None:
-    for number, name in enumerate(HOOKS[last_call:]):
-        cause = LifecycleCause.RECOVER if number == 0 else LifecycleCause.CREATE
+    for position, hook_method in enumerate(HOOKS[crash_position:]):
+        cause = LifecycleCause.RECOVER if position == 0 else LifecycleCause.CREATE
         try:
-            made = await next_subject.hook(name, allocation, state, cause=cause)
+            hook_result = await next_subject.hook(hook_method, allocation, state, cause=cause)
         except CheckFailed as e:
-            raise CheckFailed(f"after a crash around {HOOKS[last_call]}: {e}") from e
-        if name == "pre_create" and config is not None:
-            expect(made == config, f"after a crash in pre_create the config differs: {_differing_fields(config, made)}")
+            raise CheckFailed(f"after a crash around {HOOKS[crash_position]}: {e}") from e
+        if hook_method == "pre_create" and config is not None:
+            expect(
+                hook_result == config,
+                f"after a crash in pre_create the config differs: {_differing_fields(config, hook_result)}",
+            )
 
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
     """A call that is cancelled at its deadline can be undone, and the devices be given again."""
     allocation, state = await subject.an_allocation(), ManagedState()
-    for name in ("pre_create", "post_create"):
-        begun = asyncio.create_task(subject.hook(name, allocation, state))
+    for hook_method in ("pre_create", "post_create"):
+        hook_task = asyncio.create_task(subject.hook(hook_method, allocation, state))
         await asyncio.sleep(0)
-        begun.cancel()
-        await asyncio.gather(begun, return_exceptions=True)
-    await subject.hook("post_terminate", allocation, restored(state))
+        hook_task.cancel()
+        await asyncio.gather(hook_task, return_exceptions=True)
+    await subject.hook("post_terminate", allocation, restore_state(state))
     await subject.hook("pre_create", allocation, ManagedState())
 
 
@@ -178,25 +207,40 @@ async def workloads_do_not_mix(subject: Subject) -> None:
     """Hooks of two kernels at once give what each gives alone."""
     request = await subject.a_request()
     alloc_map = await subject.call("create_alloc_map")
-    held = []
+    allocations = []
     for kernel in (KERNEL, OTHER_KERNEL):
         try:
-            held.append((kernel, alloc_map.allocate(request)))
+            allocations.append((kernel, alloc_map.allocate(request)))
         except InsufficientResource:
             break
-    alone = []
-    for kernel, allocation in held:
-        rounds = []
+    stable_values = []
+    for kernel, allocation in allocations:
+        round_values = []
         for _ in range(2):
             state = ManagedState()
-            rounds.append(_values_by_field(await subject.hook("pre_create", allocation, state, kernel)))
+            round_values.append(_values_by_field(await subject.hook("pre_create", allocation, state, kernel)))
             await subject.hook("post_terminate", allocation, state, kernel)
-        alone.append({part: value for part, value in rounds[0].items() if rounds[1].get(part) == value})
-    together = await asyncio.gather(*(subject.hook("pre_create", a, ManagedState(), k) for k, a in held))
-    for before, config in zip(alone, together, strict=True):
-        beside = _values_by_field(config)
-        other = [part for part, value in before.items() if beside.get(part) != value]
-        expect(not other, f"beside another workload, the config has another {', '.join(other)}")
+        stable_values.append(
+            {
+                field_name: field_value
+                for field_name, field_value in round_values[0].items()
+                if round_values[1].get(field_name) == field_value
+            }
+        )
+    configs = await asyncio.gather(
+        *(
+            subject.hook("pre_create", held_devices, ManagedState(), kernel_id)
+            for kernel_id, held_devices in allocations
+        )
+    )
+    for values_alone, config in zip(stable_values, configs, strict=True):
+        values_together = _values_by_field(config)
+        changed_fields = [
+            field_name
+            for field_name, field_value in values_alone.items()
+            if values_together.get(field_name) != field_value
+        ]
+        expect(not changed_fields, f"beside another workload, the config has another {', '.join(changed_fields)}")
 
 
 def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
@@ -204,31 +248,38 @@ def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
 
     Some values, such as tokens, may be new each time.
     """
-    flat: dict[str, object] = {}
-    for name in WorkloadConfig.__slots__:
-        value = getattr(config, name)
-        flat |= {f"{name}[{key}]": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+    value_by_field: dict[str, object] = {}
+    for field_name in WorkloadConfig.__slots__:
+        value = getattr(config, field_name)
+        value_by_field |= (
+            {f"{field_name}[{key}]": item for key, item in value.items()}
+            if isinstance(value, dict)
+            else {field_name: value}
+        )
+    return value_by_field
 
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
     """A workload that holds no device is not configured, and shows none."""
     config = await subject.hook("pre_create", DeviceAllocation(), ManagedState())
-    expect(config == WorkloadConfig(), f"a workload that holds nothing gets {shown(config)}")
-    attached = list(await subject.call("alloc_to_devices", DeviceAllocation()))
-    expect(attached == [], f"of nothing, alloc_to_devices shows {shown(attached)}")
+    expect(config == WorkloadConfig(), f"a workload that holds nothing gets {format_value(config)}")
+    attached_devices = list(await subject.call("alloc_to_devices", DeviceAllocation()))
+    expect(attached_devices == [], f"of nothing, alloc_to_devices shows {format_value(attached_devices)}")
 
 
 @CHECKS.add("peer facts 2.1, get_attached_devices")
 async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None:
     """Users see the devices that they have, with their models."""
     allocation = await subject.an_allocation()
-    validate = partial(responses.attached, held=allocation)
-    attached = await subject.validated("alloc_to_devices", validate, allocation)
-    ids = {device.device_id for device in attached}
-    expect(ids == allocation.device_ids(), f"alloc_to_devices shows {sorted(ids)} of {sorted(allocation.device_ids())}")
-    for device in attached:
+    validate_attached = partial(responses.validate_attached, allocation=allocation)
+    attached_devices = await subject.call_validated("alloc_to_devices", validate_attached, allocation)
+    device_ids = {device.device_id for device in attached_devices}
+    expect(
+        device_ids == allocation.device_ids(),
+        f"alloc_to_devices shows {sorted(device_ids)} of {sorted(allocation.device_ids())}",
+    )
+    for device in attached_devices:
         expect(device.model_name, f"{device.device_id} has no model_name")
         msgspec.json.encode(dict(device.data))
 
@@ -240,13 +291,16 @@ async def a_diagnosis_takes_nothing(subject: Subject) -> None:
         raise NotApplicable("the plugin shows no devices for a diagnosis")
     allocation, state, diagnosis_state = await subject.an_allocation(), ManagedState(), ManagedState()
     await subject.hook("pre_create", allocation, state)
-    config = await subject.hook("pre_create", allocation, restored(state))  # as a repeat gives it
+    config = await subject.hook("pre_create", allocation, restore_state(state))  # as a repeat gives it
     devices = await subject.call("list_devices")
-    for name in HOOKS:
-        await subject.hook(name, allocation, diagnosis_state, OTHER_KERNEL, is_diagnostic=True)
+    for hook_method in HOOKS:
+        await subject.hook(hook_method, allocation, diagnosis_state, OTHER_KERNEL, is_diagnostic=True)
     expect(await subject.call("list_devices") == devices, "after a diagnosis the plugin lists other devices")
-    again = await subject.hook("pre_create", allocation, restored(state))
-    expect(again == config, f"after a diagnosis the holder's config differs: {_differing_fields(config, again)}")
+    second_config = await subject.hook("pre_create", allocation, restore_state(state))
+    expect(
+        second_config == config,
+        f"after a diagnosis the holder's config differs: {_differing_fields(config, second_config)}",
+    )
 
 
 async def _call_everything(subject: Subject) -> None:
@@ -264,8 +318,8 @@ async def _call_everything(subject: Subject) -> None:
         await subject.call("gather_process_metrics", ctx, {})
     if allocation.slots:
         state = ManagedState()
-        for name in HOOKS:
-            await subject.hook(name, allocation, state)
+        for hook_method in HOOKS:
+            await subject.hook(hook_method, allocation, state)
 
 
 @CHECKS.add("accelerator v2, The contract: host processes")
@@ -274,29 +328,32 @@ async def calls_leave_the_event_loop_free(subject: Subject) -> None:
     counts: a busy machine is not the plugin's fault."""
     if subject.plugin.capabilities.blocking:
         raise NotApplicable("the plugin is blocking, and so has a process of its own")
-    best_s: dict[str, float] = {}
+    best_s_by_method: dict[str, float] = {}
     for _ in range(_MAX_ROUNDS):
-        subject.held_s.clear()
+        subject.block_s_by_method.clear()
         await _call_everything(subject)
-        for method, seconds in subject.held_s.items():
-            best_s[method] = min(seconds, best_s.get(method, seconds))
-        if all(seconds <= subject.max_block_s for seconds in best_s.values()):
+        for method, seconds in subject.block_s_by_method.items():
+            best_s_by_method[method] = min(seconds, best_s_by_method.get(method, seconds))
+        if all(seconds <= subject.max_block_s for seconds in best_s_by_method.values()):
             return
-    worst = max(best_s, key=lambda method: best_s[method])
+    worst_method = max(best_s_by_method, key=lambda method: best_s_by_method[method])
     raise CheckFailed(
-        f"{worst} holds the event loop for {best_s[worst] * 1000:.0f} ms ({subject.max_block_s * 1000:.0f} ms are"
-        " allowed): use asyncio.to_thread, or declare PluginCapabilities(blocking=True)"
+        f"{worst_method} holds the event loop for {best_s_by_method[worst_method] * 1000:.0f} ms"
+        f" ({subject.max_block_s * 1000:.0f} ms are allowed): use asyncio.to_thread,"
+        " or declare PluginCapabilities(blocking=True)"
     )
 
 
 @CHECKS.add("AbstractComputePlugin: calls for different workloads may run concurrently")
 async def calls_may_overlap(subject: Subject) -> None:
     """A plugin's methods give the same answers when several calls run at once."""
-    alone = [await subject.call(method) for method in _LISTING_METHODS[:4]]
-    together = await asyncio.gather(*(subject.call(method) for _ in range(3) for method in _LISTING_METHODS[:4]))
-    for number, answer in enumerate(together):
-        method = _LISTING_METHODS[number % 4]
-        is_same = _stable_part(method, answer) == _stable_part(method, alone[number % 4])
+    separate_answers = [await subject.call(method) for method in _LISTING_METHODS[:4]]
+    overlapping_answers = await asyncio.gather(
+        *(subject.call(method) for _ in range(3) for method in _LISTING_METHODS[:4])
+    )
+    for answer_number, answer in enumerate(overlapping_answers):
+        method = _LISTING_METHODS[answer_number % 4]
+        is_same = _stable_part(method, answer) == _stable_part(method, separate_answers[answer_number % 4])
         expect(is_same, f"{method} answers something else while other calls run")
 
 

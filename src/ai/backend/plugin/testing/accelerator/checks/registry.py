@@ -27,10 +27,10 @@ class NotApplicable(Exception):
         super().__init__(f"capability: {reason}")
 
 
-def shown(value: object, limit: int = 120) -> str:
+def format_value(value: object, limit: int = 120) -> str:
     """Formats any value for the message of a failed check, cut to a limit of characters."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    value_text = repr(value)
+    return value_text if len(value_text) <= limit else f"{value_text[:limit]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Check:
         proves: one sentence; ``source``: where it is promised.
         power: the capability flag that it belongs to.
         is_basic: the others mean nothing where it fails.
-        starts: whether ``init`` was called before it.
-        alters: whether devices are cut, reset or switched off.
+        needs_start: whether ``init`` was called before it.
+        changes_devices: whether devices are cut, reset or switched off.
     """
 
     name: str
@@ -52,19 +52,19 @@ class Check:
     run: Run
     power: str | None = None
     is_basic: bool = False
-    starts: bool = True
-    alters: bool = False
+    needs_start: bool = True
+    changes_devices: bool = False
 
 
 class Checks(list[Check]):
     """Holds the checks of one module in order."""
 
-    def add(self, source: str, **facts: Any) -> Callable[[Run], Run]:
+    def add(self, source: str, **check_fields: Any) -> Callable[[Run], Run]:
         """Registers a function as a check. Its docstring says what the check proves."""
 
         def register(run: Run) -> Run:
             proves = " ".join((run.__doc__ or "").split())
-            self.append(Check(name=run.__name__, proves=proves, source=source, run=run, **facts))
+            self.append(Check(name=run.__name__, proves=proves, source=source, run=run, **check_fields))
             return run
 
         return register
@@ -99,22 +99,22 @@ async def run_check(check: Check, subject: Subject) -> None:
     """
     if check.power is not None and not getattr(subject.plugin.capabilities, check.power):
         raise NotApplicable(f"the plugin is not {check.power}")
-    if check.alters and not subject.may_alter:
+    if check.changes_devices and not subject.may_alter:
         raise NotApplicable("this would alter devices, which is not allowed here")
-    if check.starts:
+    if check.needs_start:
         await subject.call("init")
     try:
         await check.run(subject)
     finally:
-        if check.starts:
+        if check.needs_start:
             await subject.end_workloads()
             await subject.call("cleanup")
 
 
-async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Outcome:
+async def outcome_of(check: Check, make_subject: Callable[[], Awaitable[Subject]]) -> Outcome:
     """Runs a check on a new plugin and returns its outcome."""
     try:
-        await run_check(check, await make())
+        await run_check(check, await make_subject())
     except NotApplicable as e:
         return Outcome(check.name, Result.SKIPPED, str(e))
     except CheckFailed as e:
@@ -128,22 +128,26 @@ async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Ou
 
 async def run_all(
     checks: Sequence[Check],
-    make: Callable[[], Awaitable[Subject]],
+    make_subject: Callable[[], Awaitable[Subject]],
     *,
-    begun: Callable[[Check], None] = lambda _: None,
+    on_begun: Callable[[Check], None] = lambda _: None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Runs checks in their order, each on a new plugin of ``make``, and reports each to ``begun`` and ``on_outcome``.
-    After a basic one has failed, those that need a started plugin are not run."""
+    """Runs checks in their order, each on a new plugin, and reports their beginnings and outcomes.
+
+    After a basic check has failed, the checks that need a started plugin are not run.
+    """
     outcomes: list[Outcome] = []
     for check in checks:
-        begun(check)
-        broken = next((outcome.check for outcome in outcomes if outcome.result is Result.FAILED), None)
-        is_vain = broken is not None and any(check.name == broken and check.is_basic for check in checks)
+        on_begun(check)
+        failed_check = next((outcome.check for outcome in outcomes if outcome.result is Result.FAILED), None)
+        is_basic_failure = failed_check is not None and any(
+            check.name == failed_check and check.is_basic for check in checks
+        )
         outcome = (
-            Outcome(check.name, Result.NOT_RUN, f"{broken} has failed")
-            if is_vain and check.starts
-            else await outcome_of(check, make)
+            Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed")
+            if is_basic_failure and check.needs_start
+            else await outcome_of(check, make_subject)
         )
         outcomes.append(outcome)
         on_outcome(outcome)

@@ -31,8 +31,8 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     check_config,
 )
-from ai.backend.plugin.accelerator.shapes import DIRECT, InvalidResponse, normalized
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.accelerator.shapes import DIRECT_CALLS, InvalidResponse, normalized
+from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, NotApplicable, format_value
 from ai.backend.plugin.tracebacks import description_of
 
 KERNEL = KernelId(UUID(int=1))
@@ -46,24 +46,24 @@ Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 
 
 @coroutine
-def _timed(work: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
+def _await_timed(awaitable: Awaitable[Any], record_seconds: Callable[[float], None]) -> Generator[Any, Any, Any]:
     """Awaits work, and records how long each of its steps held the event loop."""
-    coroutine_steps = work.__await__()
-    step: Callable[[], Any] = partial(next, coroutine_steps)
+    coroutine_steps = awaitable.__await__()
+    next_step: Callable[[], Any] = partial(next, coroutine_steps)
     while True:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
-            waits_for = step()
+            pending_future = next_step()
         except StopIteration as done:
             return done.value
         finally:
-            record(time.perf_counter() - began)
+            record_seconds(time.perf_counter() - started_at)
         try:
-            resume_value = yield waits_for
+            resume_value = yield pending_future
         except BaseException as e:  # noqa: BLE001  # a cancellation is thrown in, as into any coroutine
-            step = partial(coroutine_steps.throw, e)
+            next_step = partial(coroutine_steps.throw, e)
         else:
-            step = (
+            next_step = (
                 partial(coroutine_steps.send, resume_value)
                 if resume_value is not None
                 else partial(next, coroutine_steps)
@@ -81,8 +81,8 @@ class Subject:
         max_block_s: how long a plugin that is not ``blocking`` may hold the event loop in one piece.
         has_device_files: whether the paths of the plugin's hooks are on this machine.
         image: host path of an image for a ``programmable`` plugin.
-        held_s: the longest time that a call of each method held the event loop.
-        begun: the workloads, by kernel and attempt, whose ``pre_create`` was called and that are not ended yet.
+        block_s_by_method: the longest time that a call of each method held the event loop.
+        begun_workloads: the workloads, by kernel and attempt, whose ``pre_create`` was called and that have not ended.
     """
 
     plugin: AbstractComputePlugin
@@ -92,24 +92,24 @@ class Subject:
     may_alter: bool = True
     has_device_files: bool = True
     image: str | None = None
-    held_s: dict[str, float] = field(default_factory=dict)
-    begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
+    block_s_by_method: dict[str, float] = field(default_factory=dict)
+    begun_workloads: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
 
-    async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
-        """Calls a method of the plugin, or of a hook ``of`` it, within the deadline, and returns its answer.
+    async def call(self, method: str, *arguments: Any, hook: Any = None) -> Any:
+        """Calls a method of the plugin, or of ``hook``, within the deadline, and returns its answer.
 
         The answer is as it would arrive through a host process. Raises CheckFailed if it is late, unusable or an
         exception that the interface does not name; BackendError and TerminationDeferred as the plugin does.
         """
 
-        def record(seconds: float) -> None:
-            self.held_s[method] = max(self.held_s.get(method, 0.0), seconds)
+        def record_block(seconds: float) -> None:
+            self.block_s_by_method[method] = max(self.block_s_by_method.get(method, 0.0), seconds)
 
-        target = self.plugin if of is None else of
+        target = self.plugin if hook is None else hook
         try:
             async with asyncio.timeout(self.deadline_s):
-                answer = await _timed(_awaited(getattr(target, method), arguments), record)
-            return normalized(method, answer) if method in DIRECT else answer
+                answer = await _await_timed(_call_async(getattr(target, method), arguments), record_block)
+            return normalized(method, answer) if method in DIRECT_CALLS else answer
         except TimeoutError:
             raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
         except InvalidResponse as e:
@@ -119,39 +119,43 @@ class Subject:
         except Exception as e:
             raise CheckFailed(f"{method} raised {description_of(e)}") from e
 
-    async def validated(self, method: str, validate: Callable[[Any], Any], *arguments: Any) -> Any:
+    async def call_validated(self, method: str, validate: Callable[[Any], Any], *arguments: Any) -> Any:
         """Calls a method and returns its answer as the agent validates it. Raises CheckFailed if that fails."""
         try:
             return validate(await self.call(method, *arguments))
         except InvalidResponse as e:
             raise CheckFailed(f"{method}: {e}") from None
 
-    async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
-        """Calls a method that must raise the error ``by``.
+    async def call_refused(
+        self, method: str, *arguments: Any, error_class: type[BackendError], circumstance: str
+    ) -> None:
+        """Calls a method that must raise an error of ``error_class``.
 
         Raises CheckFailed if the call succeeds, or fails in another way.
         """
         try:
             await self.call(method, *arguments)
-        except by:
+        except error_class:
             return
         except BackendError as e:
-            raise CheckFailed(f"{method} raised {type(e).__name__} instead of {by.__name__} {why}: {e}") from e
-        raise CheckFailed(f"{method} was done {why}; it must raise {by.__name__}")
+            raise CheckFailed(
+                f"{method} raised {type(e).__name__} instead of {error_class.__name__} {circumstance}: {e}"
+            ) from e
+        raise CheckFailed(f"{method} was done {circumstance}; it must raise {error_class.__name__}")
 
     @asynccontextmanager
-    async def remade(self) -> AsyncIterator[Subject]:
+    async def restart(self) -> AsyncIterator[Subject]:
         """Yields the plugin after a restart of the agent, initialised."""
-        restarted = replace(self, plugin=await self.remake(self.plugin))
-        await restarted.call("init")
+        restarted_subject = replace(self, plugin=await self.remake(self.plugin))
+        await restarted_subject.call("init")
         try:
-            yield restarted
+            yield restarted_subject
         finally:
-            await restarted.call("cleanup")
+            await restarted_subject.call("cleanup")
 
     async def devices(self) -> Sequence[ComputeDevice]:
-        listed: tuple[ComputeDevice, ...] = await self.call("list_devices")
-        return listed
+        listed_devices: tuple[ComputeDevice, ...] = await self.call("list_devices")
+        return listed_devices
 
     async def a_device(self) -> ComputeDevice:
         """Returns a healthy device. Raises NotApplicable if there is none."""
@@ -160,15 +164,15 @@ class Subject:
                 return device
         raise NotApplicable("this node has no healthy device of the plugin")
 
-    async def smallest(self) -> dict[SlotName, Decimal]:
+    async def smallest_amounts(self) -> dict[SlotName, Decimal]:
         """Returns the smallest quantity of every slot that can be allocated now."""
         quanta = {slot.slot_name: slot.quantum for device in await self.devices() for slot in device.slots}
-        offered: Mapping[SlotName, Decimal] = await self.call("available_slots")
-        return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
+        total_by_slot: Mapping[SlotName, Decimal] = await self.call("available_slots")
+        return {slot: quanta[slot] for slot, total_amount in total_by_slot.items() if total_amount and slot in quanta}
 
     async def a_request(self) -> dict[SlotName, Decimal]:
         """Returns a request for one slot's smallest quantity. Raises NotApplicable if there is nothing."""
-        for slot, quantity in (await self.smallest()).items():
+        for slot, quantity in (await self.smallest_amounts()).items():
             return {slot: quantity}
         raise NotApplicable("this node offers no device of the plugin")
 
@@ -186,19 +190,19 @@ class Subject:
         A deferred termination is repeated. Raises NotApplicable if the plugin takes no workload now, CheckFailed as
         :meth:`call`, and for a config that the agent would refuse.
         """
-        circumstances = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
+        context_fields = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
         incarnation = (kernel, int(context.get("attempt", 1)))
         if method == "pre_create":
-            self.begun[incarnation] = (allocation, state)
+            self.begun_workloads[incarnation] = (allocation, state)
         workload = Workload(
             id="" if method == "pre_create" else "workload-1", type="process_tree", kernel_id=kernel, session_id=SESSION
         )
         for _ in range(_MAX_DEFERRALS):
-            made: AbstractLifecycleHook = self.plugin.create_lifecycle_hook(
-                workload, allocation, HookContext(state=state, **circumstances)
+            lifecycle_hook: AbstractLifecycleHook = self.plugin.create_lifecycle_hook(
+                workload, allocation, HookContext(state=state, **context_fields)
             )
             try:
-                answer = await self.call(method, of=made)
+                answer = await self.call(method, hook=lifecycle_hook)
             except TerminationDeferred as e:
                 if method != "pre_terminate":
                     raise CheckFailed(f"{method} raised TerminationDeferred, which only pre_terminate may") from e
@@ -209,27 +213,27 @@ class Subject:
                     raise CheckFailed(f"{method} raised {type(e).__name__}, which only pre_create may") from e
                 raise NotApplicable(f"the plugin takes no workload now: {e.message}") from e
             if method == "post_terminate":
-                self.begun.pop(incarnation, None)
-            return usable(answer) if method == "pre_create" else None
+                self.begun_workloads.pop(incarnation, None)
+            return validate_config(answer) if method == "pre_create" else None
         return None
 
     async def end_workloads(self) -> None:
         """Ends the workloads that a check has begun, as an agent would. Other checks prove that this works."""
-        for (kernel, attempt), (allocation, state) in list(self.begun.items()):
+        for (kernel, attempt), (allocation, state) in list(self.begun_workloads.items()):
             try:
                 await self.hook("post_terminate", allocation, state, kernel, attempt=attempt)
             except (CheckFailed, BackendError):
                 continue
 
 
-async def _awaited(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _call_async(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     answer = method(*arguments)
     if not hasattr(answer, "__await__"):
-        raise CheckFailed(f"{method.__name__} is not `async def`: it returned {shown(answer)}")
+        raise CheckFailed(f"{method.__name__} is not `async def`: it returned {format_value(answer)}")
     return await answer
 
 
-def usable(config: object) -> WorkloadConfig:
+def validate_config(config: object) -> WorkloadConfig:
     """Returns a hook's configuration as the agent validates it. Raises CheckFailed."""
     try:
         return check_config(config)
@@ -237,7 +241,7 @@ def usable(config: object) -> WorkloadConfig:
         raise CheckFailed(f"pre_create: {e}") from None
 
 
-def restored(state: ManagedState) -> ManagedState:
+def restore_state(state: ManagedState) -> ManagedState:
     """Returns a managed state as a restarted agent reads it. Raises CheckFailed if the state is no JSON."""
     try:
         return ManagedState(json.loads(msgspec.json.encode(state.data)), state.version)
