@@ -62,8 +62,8 @@ async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
     try:
         address = ip_address(host)
     except ValueError:
-        infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        address = ip_address(infos[0][4][0])
+        address_infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        address = ip_address(address_infos[0][4][0])
     if address.is_link_local or address.is_multicast or address.is_unspecified:
         raise AddressRefused("The address of the service is none that a session has.")
     return str(address)

@@ -101,7 +101,7 @@ class DataPlane(Protocol):
     def take_usage(self) -> list[InferenceUsage]:
         """Returns the use of endpoints since the last call."""
 
-    def when_waiting(self, call: Callable[[], None]) -> None:
+    def set_waiting_callback(self, call: Callable[[], None]) -> None:
         """Calls ``call`` each time requests begin to wait for a route."""
 
     async def cut(self, connections: ConnectionFilter) -> int:
