@@ -46,9 +46,9 @@ async def usage(api: AsyncSession, name: str | None, by: str | None, days: int, 
         draw_usage(report, plot, title=f"{name or 'services'}, {days} days")
         screen.inform(f"{plot} is drawn")
     if screen.is_json:
-        screen.json(report)
+        screen.print_json(report)
         return
-    groups = [{**each, "group": each["name"] or each["key"] or "-"} for each in report["groups"]]
-    if len(groups) > 1:
-        groups.append({**report["total"], "group": "all"})
-    screen.rows(groups, _COLUMNS, "Nothing was used in that time.")
+    usage_groups = [{**group, "group": group["name"] or group["key"] or "-"} for group in report["groups"]]
+    if len(usage_groups) > 1:
+        usage_groups.append({**report["total"], "group": "all"})
+    screen.print_rows(usage_groups, _COLUMNS, "Nothing was used in that time.")

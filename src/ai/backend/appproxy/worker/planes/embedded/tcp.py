@@ -33,7 +33,7 @@ class _EarlyData:
     def pass_on(
         self, transport: asyncio.Transport, receive: Callable[[bytes], None], end_direction: Callable[[], bool]
     ) -> None:
-        """Passes the received bytes to a tunnel. Closes if ``end`` returns False, as ``eof_received`` would."""
+        """Passes the received bytes to a tunnel. Closes the connection if ``end_direction`` returns False."""
         if self.data:
             receive(self.data)
         if self.has_ended and not end_direction():

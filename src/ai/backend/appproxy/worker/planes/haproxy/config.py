@@ -324,7 +324,7 @@ def _format_ms(seconds: float) -> str:
 
 
 def weights_of(ratios: Mapping[str, float], max_weight: int = 256) -> dict[str, int]:
-    """Converts traffic ratios to HAProxy's server weights, which are integers up to ``most``.
+    """Converts traffic ratios to HAProxy's server weights, which are integers up to ``max_weight``.
 
     Small integer ratios are kept as they are, and other ratios are scaled.
     """
