@@ -112,7 +112,7 @@ class Invariants:
                     reported_devices = {s: d for s, d in reported_devices.items() if kernel.requested_slots[s]}
                 _count_devices(devices, kernel.agent, reported_devices)
         for claim in memory.claims.values():
-            if claim.status.holds != (claim.agent is not None):
+            if claim.status.holds_devices != (claim.agent is not None):
                 self.broken.append(f"the claim {claim.name} is {claim.status} on {claim.agent}")
             if claim.agent is not None:
                 held[claim.agent] = held.get(claim.agent, ResourceSlot()) + claim.occupied_slots

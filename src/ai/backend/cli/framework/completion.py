@@ -116,13 +116,13 @@ def _fetch_reply(request: str) -> Any:
     from urllib.request import Request, urlopen
 
     from ai.backend.client.config import get_config
-    from ai.backend.client.wire import Call, prepare
+    from ai.backend.client.wire import Call, prepare_request
 
     api_call = Call(method="GET", path=request)
     if not request.startswith("/"):
         api_call = Call(method="POST", path="/admin/gql", json={"query": request, "variables": {}})
     config = get_config()
-    url, headers, body = prepare(config, api_call)
+    url, headers, body = prepare_request(config, api_call)
     tls_context = ssl.create_default_context()
     if config.skip_sslcert_validation:
         tls_context.check_hostname, tls_context.verify_mode = False, ssl.CERT_NONE

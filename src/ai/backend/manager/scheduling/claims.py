@@ -103,7 +103,7 @@ def placed_claim(
     """
     first = placement.kernels[0]
     claimed: Mapping[str, Mapping[str, str]]
-    if claim.status.holds:
+    if claim.status.holds_devices:
         change, claimed = advance(claim, ClaimTrigger.PLACED, now=now), claim.devices
         own = [from_allocation(kernel.devices) for kernel in placement.kernels]
     else:

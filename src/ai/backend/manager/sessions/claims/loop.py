@@ -59,7 +59,7 @@ class ClaimLoop(PeriodicLoop):
             users.setdefault(user.claim_id, []).append(user)
         agents = {agent.id: agent for agent in await self.agents.agents()}
         orphans, locked_out = await self._without_owner(claims)
-        held_ids = {claim.id for claim in claims if claim.status.holds}
+        held_ids = {claim.id for claim in claims if claim.status.holds_devices}
         self._missing_since = {key: since for key, since in self._missing_since.items() if key in held_ids}
         for claim in claims:
             change = self._due_change(
@@ -82,7 +82,7 @@ class ClaimLoop(PeriodicLoop):
                 continue
             crash_point("after-commit-claim")
             log.info("claim %s: %s -> %s", claim.id, claim.status, change.new.status)
-            if claim.status.holds and not change.new.status.holds:
+            if claim.status.holds_devices and not change.new.status.holds_devices:
                 self.bus.publish(SCHEDULE)
 
     def _due_change(

@@ -136,13 +136,13 @@ def advance(
     changes: dict[str, Any] = {"status": after.status, "is_deleting": after.is_deleting, **fields}
     if after.status is not claim.status:
         changes["status_changed"] = now
-    if after.status.holds:
+    if after.status.holds_devices:
         changes["idle_since"] = now if after.status is ClaimStatus.IDLE else None
         if after.status is ClaimStatus.IDLE and claim.status is ClaimStatus.IDLE:
             changes["idle_since"] = claim.idle_since
-        if not claim.status.holds:
+        if not claim.status.holds_devices:
             changes |= {"allocated_at": now, "status_info": None}
-    elif claim.status.holds:
+    elif claim.status.holds_devices:
         changes |= {**_RETURNED, "status_info": info}
     return ClaimChange(old=claim, new=replace(claim, **changes))
 

@@ -65,7 +65,7 @@ def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
 def _ended_span(change: ClaimChange) -> dict[str, Any] | None:
     """Returns the row of an allocation that has ended, for reports of usage."""
     old = change.old
-    if old.allocated_at is None or change.new.status.holds:
+    if old.allocated_at is None or change.new.status.holds_devices:
         return None
     owner = {name: getattr(old, name) for name in ("domain_name", "group_id", "group_name", "user_id")}
     ended_at = max(change.new.status_changed, old.allocated_at)
