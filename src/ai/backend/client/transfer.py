@@ -156,7 +156,12 @@ class Transfers:
             record.delete()
 
     async def _attempt(
-        self, method: str, url: URL, expected: Collection[int], retried: Collection[int] = _RETRIED, **options: Any
+        self,
+        method: str,
+        url: URL,
+        expected_statuses: Collection[int],
+        retried_statuses: Collection[int] = _RETRIED,
+        **options: Any,
     ) -> aiohttp.ClientResponse | Exception:
         """Sends a request once. Returns the response, or the failure if another try may succeed.
 
@@ -167,12 +172,12 @@ class Transfers:
 
         try:
             async with self._http.request(method, url, ssl=self._verify, allow_redirects=False, **options) as response:
-                if response.status in expected:
+                if response.status in expected_statuses:
                     return response
                 refusal = await _read_refusal(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return error
-        if refusal.status not in retried:
+        if refusal.status not in retried_statuses:
             raise refusal
         return refusal
 
@@ -236,7 +241,7 @@ class Transfers:
 
         import aiohttp
 
-        partial, retries = Partial(target), _Retries()
+        partial, retries = PartialDownload(target), _Retries()
         while True:
             ticket = await tickets()  # anew each time: the old one may have expired meanwhile
             old_size = partial.size
@@ -249,7 +254,7 @@ class Transfers:
                 await retries.wait(error)
         partial.publish()
 
-    async def _fetch(self, path: str, ticket: Ticket, partial: Partial, progress: Progress | None) -> None:
+    async def _fetch(self, path: str, ticket: Ticket, partial: PartialDownload, progress: Progress | None) -> None:
         import asyncio
 
         import aiohttp
@@ -278,7 +283,7 @@ class Transfers:
             progress(path, done_bytes, done_bytes)
 
 
-class Partial:
+class PartialDownload:
     """Represents a partial download, hidden beside its target, with the version (ETag) of the file."""
 
     def __init__(self, target: Path) -> None:

@@ -90,7 +90,9 @@ def _check_services(ports: Sequence[ServicePort]) -> None:
 def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
     """Returns the services that an image declares. Services of endpoints are marked. Raises InvalidInput."""
     services = parse_declarations(labels.get(PORTS_LABEL, ""))
-    endpoint_names = {name for name in (part.strip() for part in labels.get(ENDPOINTS_LABEL, "").split(",")) if name}
+    endpoint_names = {
+        name for name in (name_text.strip() for name_text in labels.get(ENDPOINTS_LABEL, "").split(",")) if name
+    }
     missing_names = endpoint_names - {service.name for service in services}
     if missing_names:
         raise InvalidInput(f"{ENDPOINTS_LABEL} names {min(missing_names)[:64]!r}, which is no service port")

@@ -22,14 +22,14 @@ def families_of(plane: DataPlane, link: CoordinatorLink) -> Iterable[MetricFamil
         "requests_total",
         "Responses, by the kind of circuit and the status.",
         {
-            (("code", str(http_status)), ("mode", app_mode)): number
-            for (app_mode, http_status), number in counts.responses.items()
+            (("code", str(http_status)), ("mode", app_mode)): count
+            for (app_mode, http_status), count in counts.responses.items()
         },
     )
     yield _family(
         "refused_total",
         "Requests and connections that no app got, by the reason.",
-        {(("reason", reason),): number for reason, number in counts.refused.items()},
+        {(("reason", reason),): count for reason, count in counts.refused.items()},
     )
     for name, help_, value in (
         ("upgrades_total", "WebSockets.", counts.upgrades),

@@ -47,10 +47,10 @@ class RouteDialer:
             async with asyncio.timeout(timeout_s):
                 loop = asyncio.get_running_loop()
                 address = await resolve(loop, route.kernel_host)
-                _, connected = await loop.create_connection(factory, address, route.kernel_port)
+                _, app_protocol = await loop.create_connection(factory, address, route.kernel_port)
         except (OSError, TimeoutError) as e:
             raise Unavailable("the service cannot be reached") from e
-        return connected
+        return app_protocol
 
 
 async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:

@@ -99,13 +99,13 @@ def check(
     sys.exit(0 if report.is_good else 1)
 
 
-def _show_progress(number: int, check_name: str, *, total: int) -> None:
+def _show_progress(check_number: int, check_name: str, *, total: int) -> None:
     """Rewrites the line of standard error that names the check under way; erases it without a name."""
-    progress_line = f"{number}/{total} {check_name.replace('_', ' ')}" if check_name else ""
+    progress_line = f"{check_number}/{total} {check_name.replace('_', ' ')}" if check_name else ""
     click.echo(f"\r\x1b[K{progress_line}", nl=False, err=True)
 
 
-def _ignore_progress(number: int, check_name: str) -> None:
+def _ignore_progress(check_number: int, check_name: str) -> None:
     return
 
 

@@ -1,4 +1,4 @@
-"""The installation as a whole: `backend.ai admin manager|announcement|watcher|etcd` and `backend.ai server-logs`."""
+"""Commands about the whole installation: `backend.ai admin manager|announcement|watcher|etcd`, `server-logs`."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ def group_add(domain_name: str, name: str, **props: Any) -> None:
 def group_update(group: str, **props: Any) -> None:
     """Change GROUP (an id or a name); what is not named stays as it is."""
     changed_values = required_changes(props, "--description")
-    update = _request_with_group(group, lambda api, gid: api.Group.update(gid, **changed_values))
-    change(update, {"updated": group}, f"updated {group}")
+    send_update = _request_with_group(group, lambda api, gid: api.Group.update(gid, **changed_values))
+    change(send_update, {"updated": group}, f"updated {group}")
 
 
 @group.command("delete")

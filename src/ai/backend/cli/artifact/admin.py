@@ -40,8 +40,9 @@ _REGISTRY_ARGUMENT = click.argument("registry_name", metavar="REGISTRY")
 def _format_revisions(revisions: Sequence[Mapping[str, Any]]) -> str:
     """Returns a line with the status of each revision."""
     return "\n".join(
-        f"{r['artifact']}@{r['version']} is {r['status']}" + (f": {r['status_info']}" if r["status_info"] else "")
-        for r in revisions
+        f"{revision['artifact']}@{revision['version']} is {revision['status']}"
+        + (f": {revision['status_info']}" if revision["status_info"] else "")
+        for revision in revisions
     )
 
 

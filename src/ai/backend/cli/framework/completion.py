@@ -25,7 +25,7 @@ Names = Iterable[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NameSource:
     """The request for the names of one kind of objects: a GraphQL query, or the path of a GET.
 
     ``names`` returns pairs of a name and its explanation from the reply.
@@ -46,18 +46,18 @@ def _item_reader(root_field: str, name_field: str, explanation_field: str) -> Ca
     return lambda reply: [(item[name_field], item[explanation_field]) for item in reply["data"][root_field]["items"]]
 
 
-SOURCES: Mapping[str, Source] = {
-    "session": Source(
+SOURCES: Mapping[str, NameSource] = {
+    "session": NameSource(
         f'{{ compute_session_list({_PAGE}, status: "PENDING,PREPARING,RUNNING,ERROR") {{ items {{ name status }} }} }}',
         _item_reader("compute_session_list", "name", "status"),
     ),
-    "image": Source("{ images { registry name tag architecture aliases } }", _image_names),
-    "folder": Source("/folders", lambda reply: [(folder["name"], folder["host"]) for folder in reply]),
-    "slot": Source("/config/resource-slots", lambda reply: [(f"{slot}=", type_) for slot, type_ in reply.items()]),
-    "user": Source(
+    "image": NameSource("{ images { registry name tag architecture aliases } }", _image_names),
+    "folder": NameSource("/folders", lambda reply: [(folder["name"], folder["host"]) for folder in reply]),
+    "slot": NameSource("/config/resource-slots", lambda reply: [(f"{slot}=", type_) for slot, type_ in reply.items()]),
+    "user": NameSource(
         f"{{ user_list({_PAGE}) {{ items {{ email role }} }} }}", _item_reader("user_list", "email", "role")
     ),
-    "agent": Source(
+    "agent": NameSource(
         f"{{ agent_list({_PAGE}) {{ items {{ id status }} }} }}", _item_reader("agent_list", "id", "status")
     ),
 }

@@ -1,4 +1,4 @@
-"""Click groups and commands that import what they run only when they run it."""
+"""Defines click groups and commands whose code is imported only when they run."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Screen:
             print(escape_control_characters(text), file=sys.stderr, flush=True)
 
     def remind(self, text: str) -> None:
-        """Prints what a person must know while the command waits, also where progress is muted."""
+        """Prints a message to stderr while the command waits, even if progress is muted."""
         Screen.inform(self, text)
 
     def print_table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:

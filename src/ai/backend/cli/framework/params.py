@@ -1,4 +1,4 @@
-"""Options: parsers of their values, sets of options, and the confirmation before something is destroyed."""
+"""Declares options, parses their values, and asks for confirmation before something is destroyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, facts, trees and panels, drawn by rich.
+"""Draws tables, facts, trees and panels by the library rich.
 
 Import it inside functions only: rich takes longer to import than most commands take to run.
 """

@@ -1,4 +1,4 @@
-"""Text for values: sizes, times, amounts of slots, ids, and any other value of a reply."""
+"""Formats values as text: sizes, times, amounts of slots, ids, and any other value of a reply."""
 
 from __future__ import annotations
 

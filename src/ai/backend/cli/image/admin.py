@@ -1,4 +1,4 @@
-"""`backend.ai admin image`: images of registries, their other names, and where they are."""
+"""`backend.ai admin image`: images of registries, their aliases, and the agents that have them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ai.backend.cli.framework.output import Screen
 from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Plan
 from ai.backend.cli.run.runs import ERROR_SCREEN, INTERRUPTED, CaseRun, Outcome
-from ai.backend.cli.session.progress import NotStarted
+from ai.backend.cli.session.progress import SessionNotStarted
 from ai.backend.client.exceptions import BackendError
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 async def run_cases(api: AsyncSession, screen: Screen, plan: Plan) -> list[Outcome]:
     """Runs every case and returns the outcomes."""
-    case_runs = [ParallelCaseRun(api, screen, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
+    case_runs = [
+        ParallelCaseRun(api, screen, plan, case, number=case_number) for case_number, case in enumerate(plan.cases, 1)
+    ]
     running_limit = asyncio.Semaphore(plan.max_parallel)
 
     async def run_when_free(run: ParallelCaseRun) -> Outcome:
@@ -53,7 +55,7 @@ def _interrupting_on_signals(runs: list[ParallelCaseRun]) -> Iterator[None]:
 
 
 class ParallelCaseRun(CaseRun):
-    """A case of several, as a task of the event loop, with its output on a stream."""
+    """Runs one of several cases as a task of the event loop, and receives its output on a stream."""
 
     _task: asyncio.Task[None] | None = None
     _interrupting: asyncio.Task[None] | None = None
@@ -66,7 +68,7 @@ class ParallelCaseRun(CaseRun):
         self._task = asyncio.create_task(self._run_case())
         try:
             await self._task
-        except (NotStarted, BackendError) as error:
+        except (SessionNotStarted, BackendError) as error:
             self._on_error(error)
         except asyncio.CancelledError:
             if not self._was_interrupted():

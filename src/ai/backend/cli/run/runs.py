@@ -16,7 +16,7 @@ from ai.backend.cli.framework.values import format_cell
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
 from ai.backend.cli.session.options import random_name
-from ai.backend.cli.session.progress import NotStarted, create_running, describe_stats, print_start
+from ai.backend.cli.session.progress import SessionNotStarted, create_running, describe_stats, print_start
 from ai.backend.client.exceptions import BackendAPIError, BackendError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class CaseRun:
             await self._run_case()
         except KeyboardInterrupt:
             self._outcome.status, self._outcome.exit_code = "interrupted", INTERRUPTED
-        except (NotStarted, BackendError) as error:
+        except (SessionNotStarted, BackendError) as error:
             self._on_error(error)
         finally:
             self._is_executing = False
@@ -143,9 +143,9 @@ class CaseRun:
         finally:
             run_plain(transport.close())
 
-    def _on_error(self, error: NotStarted | BackendError) -> None:
+    def _on_error(self, error: SessionNotStarted | BackendError) -> None:
         outcome = self._outcome
-        if isinstance(error, NotStarted):
+        if isinstance(error, SessionNotStarted):
             outcome.status = "timeout" if error.is_timeout else "failed"
             outcome.exit_code = TIMED_OUT if error.is_timeout else PLATFORM_FAILURE
             self._print_failure(str(error))

@@ -123,13 +123,13 @@ async def _read_input(loop: asyncio.AbstractEventLoop) -> bytes:
         fd = sys.stdin.fileno()
     except (OSError, ValueError):
         return b""  # it is closed
-    readable = asyncio.Event()
+    readable_event = asyncio.Event()
     try:
-        loop.add_reader(fd, readable.set)
+        loop.add_reader(fd, readable_event.set)
     except PermissionError:
         return os.read(fd, _READ_BYTES)
     try:
-        await readable.wait()
+        await readable_event.wait()
         return os.read(fd, _READ_BYTES)
     except OSError:
         return b""

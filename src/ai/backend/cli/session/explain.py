@@ -1,4 +1,4 @@
-"""`backend.ai explain`, and what `start --dry-run` prints: whether a session starts, and if not, why and what would."""
+"""Explains whether a session starts, and if not, why: `backend.ai explain` and `start --dry-run`."""
 
 from __future__ import annotations
 

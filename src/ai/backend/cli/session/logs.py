@@ -43,7 +43,7 @@ class GrowingLog:
         self._printed = ""
 
     async def print_new(self) -> None:
-        """Prints what the log has more than at the last call."""
+        """Prints the text that was added to the log since the last call."""
         log = await self._session.get_logs(self._kernel)
         sys.stdout.write(_format_log(new_log_text(self._printed, log)))
         sys.stdout.flush()

@@ -30,7 +30,7 @@ _WAIT_FIELDS = ("id", "status", "status_info", "status_data", "result")
 _START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
 
 
-class NotStarted(Exception):
+class SessionNotStarted(Exception):
     """The session did not start: it ended, or the time to wait ran out (``is_timeout``)."""
 
     def __init__(self, message: str, *, is_timeout: bool = False) -> None:
@@ -49,7 +49,7 @@ async def create_running(
 ) -> AsyncComputeSession:
     """Creates a session, prints the reasons of a wait, and returns the session once it runs.
 
-    Raises NotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    Raises SessionNotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started_at = time.monotonic()
     first_wait_s = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
@@ -77,7 +77,9 @@ async def _wait_until_running(
         if status in LIVE_STATUSES:
             return
         if status in FINAL_STATUSES:
-            raise NotStarted(f"the session {session.name} is {status}: {status_reason(detail) or 'no reason is known'}")
+            raise SessionNotStarted(
+                f"the session {session.name} is {status}: {status_reason(detail) or 'no reason is known'}"
+            )
         status_text = f"{status}{': ' + wait_reason if (wait_reason := status_reason(detail)) else ''}"
         if status_text != printed_text:
             (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {status_text}")
@@ -88,7 +90,7 @@ async def _wait_until_running(
                 )
             printed_text = status_text
         if deadline is not None and time.monotonic() >= deadline:
-            raise NotStarted(
+            raise SessionNotStarted(
                 f"the session {session.name} is still {status_text}; it stays in the queue, "
                 f"`backend.ai rm {session.name}` cancels it",
                 is_timeout=True,

@@ -113,7 +113,7 @@ async def fetch_sessions(
     offset: int,
     **filters: Any,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Returns the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
+    """Returns at most ``limit`` sessions from ``offset`` on, or all of them, and the total number of sessions."""
     sessions: list[dict[str, Any]] = []
     selections = [_GRAPHQL_SELECTIONS.get(name, name) for name in fields]
     while True:

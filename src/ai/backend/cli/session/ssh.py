@@ -98,11 +98,11 @@ def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None)
 def _leading_options(arguments: Sequence[str]) -> list[str]:
     """Returns the options of ssh that come before a command."""
     ssh_options: list[str] = []
-    remaining = list(arguments)
-    while remaining and remaining[0].startswith("-") and remaining[0] != "-":
-        ssh_options.append(remaining.pop(0))
-        if len(ssh_options[-1]) == 2 and ssh_options[-1][1] in _OPTIONS_WITH_VALUE and remaining:
-            ssh_options.append(remaining.pop(0))
+    remaining_arguments = list(arguments)
+    while remaining_arguments and remaining_arguments[0].startswith("-") and remaining_arguments[0] != "-":
+        ssh_options.append(remaining_arguments.pop(0))
+        if len(ssh_options[-1]) == 2 and ssh_options[-1][1] in _OPTIONS_WITH_VALUE and remaining_arguments:
+            ssh_options.append(remaining_arguments.pop(0))
     return ssh_options
 
 
@@ -136,12 +136,12 @@ def _run_client(
     run_and_exit(screen, run_client, failure_exit_code=FAILURE_EXIT_CODE, needs_loop=True)
 
 
-class NoServer(click.ClickException):
+class NoSshServer(click.ClickException):
     exit_code = FAILURE_EXIT_CODE
 
 
 async def save_private_key(session: AsyncComputeSession, folder: Path, name: str) -> Path:
-    """Saves the session's private SSH key in a file of ``folder``. Raises NoServer if the session has none for SSH."""
+    """Saves the session's private SSH key in a file of ``folder``. Raises NoSshServer if the session has no SSH server."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
@@ -152,7 +152,7 @@ async def save_private_key(session: AsyncComputeSession, folder: Path, name: str
     except BackendAPIError as e:
         if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
             raise
-        raise NoServer("that session offers no sshd: try `backend.ai exec`") from None
+        raise NoSshServer("that session offers no sshd: try `backend.ai exec`") from None
 
 
 async def _run_on_terminal(*command: str) -> int:

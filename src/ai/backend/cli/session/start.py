@@ -1,4 +1,4 @@
-"""`backend.ai start`: a session that stays."""
+"""`backend.ai start`: starts a session that runs until it is ended."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def start(
     async def start_session(api: AsyncSession) -> int:
         if dry_run:
             return await print_dry_run(api, screen, image, create_options, count)
-        from ai.backend.cli.session.progress import NotStarted, create_running, print_start
+        from ai.backend.cli.session.progress import SessionNotStarted, create_running, print_start
 
         if enqueue_only:
             session = await api.ComputeSession.get_or_create(image, **create_options | {"enqueue_only": True})
         else:
             try:
                 session = await create_running(api, progress_screen, image, create_options, max_wait=max_wait)
-            except NotStarted as error:
+            except SessionNotStarted as error:
                 screen.error(str(error), code="not-started")
                 return 124 if error.is_timeout else 1
             await print_start(session, progress_screen)

@@ -133,7 +133,7 @@ async def storage_info(api: AsyncSession, vfolder_host: str) -> None:
 
 
 def _flatten_volume(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each fact, also those of documents inside; bytes in human units."""
+    """Yields the name and value of each property of a volume, also of nested ones; bytes in human units."""
     for name, value in volume.items():
         parsed_value = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
         if isinstance(parsed_value, dict):

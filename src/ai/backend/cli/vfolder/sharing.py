@@ -88,8 +88,8 @@ async def reject(api: AsyncSession, invitation_id: str) -> Outcome:
 @click.argument("perm", type=PERMISSION)
 async def update_invitation(api: AsyncSession, invitation_id: str, perm: str) -> Outcome:
     """Change the permission that an invitation of yours offers."""
-    update = api.VFolder.update_invitation
-    return await _change_invitation(api, invitation_id, "updated", lambda full_id: update(full_id, perm))
+    send_update = api.VFolder.update_invitation
+    return await _change_invitation(api, invitation_id, "updated", lambda full_id: send_update(full_id, perm))
 
 
 @vfolder.command("share")

@@ -42,12 +42,14 @@ class Paging(TypedDict, total=False):
     order: str | None
 
 
-def _write_operation(kind: str, root: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
+def _write_operation(kind: str, root_field: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
     """Returns the text of a query or mutation of one root field, and its variables."""
     given_arguments = {name: argument for name, argument in arguments.items() if argument[1] is not None}
     declarations = ", ".join(f"${name}: {type_}" for name, (type_, _) in given_arguments.items())
     passed_arguments = ", ".join(f"{name}: ${name}" for name in given_arguments)
-    operation_head = f"{kind}({declarations}) {{ {root}({passed_arguments})" if given_arguments else f"{kind} {{ {root}"
+    operation_head = (
+        f"{kind}({declarations}) {{ {root_field}({passed_arguments})" if given_arguments else f"{kind} {{ {root_field}"
+    )
     return f"{operation_head} {{ {selection} }} }}", {name: value for name, (_, value) in given_arguments.items()}
 
 

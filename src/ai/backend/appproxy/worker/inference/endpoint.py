@@ -97,22 +97,22 @@ class ServedEndpoint:
 
     # Replicas
 
-    def pick(self, prompt: Prompt, failed: frozenset[RouteKey], now: float) -> Pick | None:
+    def pick(self, prompt: Prompt, failed_routes: frozenset[RouteKey], now: float) -> Pick | None:
         """Chooses a replica and counts the request there.
 
         Returns None if there is no replica, or all have failed the request. Replicas that fail are used again where all
         others are excluded.
         """
-        ejected = self._breaker.ejected(len(self.circuit.route_info), now)
-        excluded = ejected | failed
-        pick = self.picker.pick(prompt, excluded, len(excluded))
-        if pick is None and ejected:
-            pick = self.picker.pick(prompt, failed, len(failed))
+        ejected_routes = self._breaker.ejected(len(self.circuit.route_info), now)
+        excluded_routes = ejected_routes | failed_routes
+        pick = self.picker.pick(prompt, excluded_routes, len(excluded_routes))
+        if pick is None and ejected_routes:
+            pick = self.picker.pick(prompt, failed_routes, len(failed_routes))
         if pick is not None:
             self.picker.begin(pick)
         return pick
 
-    def end(self, pick: Pick) -> None:
+    def end_request(self, pick: Pick) -> None:
         """Ends a request at its replica. The next waiting request may then use the replica."""
         self.picker.end(pick)
         if self._held:
@@ -151,8 +151,10 @@ class ServedEndpoint:
 
     def release(self) -> None:
         """Releases as many waiting requests as the replicas take at once, in the order of arrival."""
-        loads = self.picker.loads
-        release_count = RELEASE_PER_REPLICA * len(loads) - sum(load.requests for load in loads.values())
+        loads_by_route = self.picker.loads
+        release_count = RELEASE_PER_REPLICA * len(loads_by_route) - sum(
+            load.requests for load in loads_by_route.values()
+        )
         while self._held and release_count > 0:
             release_count -= 1
             request = next(iter(self._held))
@@ -191,7 +193,7 @@ class ServedEndpoint:
         if reservation is not None:
             self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
-    def count(self, grant: Grant | None, pick: Pick, served: ServedRequest) -> None:
+    def count_request(self, grant: Grant | None, pick: Pick, served_request: ServedRequest) -> None:
         """Counts a request that has ended."""
         circuit, route = self.circuit, pick.target.route
         usage_key = UsageKey(
@@ -205,9 +207,13 @@ class ServedEndpoint:
             session=route.session_id,
         )
         self.counters.book.count(
-            usage_key, served.cost, is_error=served.is_error, busy_s=served.busy_s, first_byte_s=served.first_byte_s
+            usage_key,
+            served_request.cost,
+            is_error=served_request.is_error,
+            busy_s=served_request.busy_s,
+            first_byte_s=served_request.first_byte_s,
         )
-        self.counters.on_served(served)
+        self.counters.on_served(served_request)
 
 
 def _options_of(circuit: Circuit) -> ServingOptions:

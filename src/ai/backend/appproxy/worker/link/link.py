@@ -102,10 +102,10 @@ class CoordinatorLink:
     async def _keep_linked(self) -> None:
         async with aiohttp.ClientSession(
             headers=self._headers, timeout=_REQUEST_TIMEOUT, trace_configs=client_traces()
-        ) as http:
+        ) as http_session:
             while True:
                 try:
-                    await self._link_once(http)
+                    await self._link_once(http_session)
                 except (BackendError, aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError) as e:
                     log.warning("no link with the coordinator at %s: %s", self._endpoint, str(e) or type(e).__name__)
                 except (msgspec.MsgspecError, GapInVersions) as e:
@@ -115,8 +115,8 @@ class CoordinatorLink:
                 await self._backoff.wait()
 
     async def _link_once(self, http: aiohttp.ClientSession) -> None:
-        info = await self._register(http)
-        url = f"{self._endpoint}/api/worker/{info.id}/link"
+        worker_info = await self._register(http)
+        url = f"{self._endpoint}/api/worker/{worker_info.id}/link"
         timeout = aiohttp.ClientWSTimeout(ws_close=5.0)
         async with http.ws_connect(
             url,
@@ -127,10 +127,10 @@ class CoordinatorLink:
         ) as socket:
             self.is_linked = True
             self._backoff.reset()
-            log.info("linked with the coordinator as %s (%s)", info.authority, info.id)
+            log.info("linked with the coordinator as %s (%s)", worker_info.authority, worker_info.id)
             usage_calls = PeriodicCall("usage", USAGE_S, lambda: self._report_usage(socket))
             self._plane.set_waiting_callback(usage_calls.wake)
-            heartbeat_calls = PeriodicCall("heartbeat", HEARTBEAT_S, lambda: self._send_heartbeat(http, info.id))
+            heartbeat_calls = PeriodicCall("heartbeat", HEARTBEAT_S, lambda: self._send_heartbeat(http, worker_info.id))
             tasks = [asyncio.create_task(calls.run()) for calls in (usage_calls, heartbeat_calls)]
             try:
                 await self._receive_frames(socket)
@@ -147,13 +147,13 @@ class CoordinatorLink:
             content = await response.read()
             if response.status != 200:
                 raise RegistrationFailed(f"{RegistrationFailed.title}: {response.status} {_reason_of(content)}")
-        info = msgspec.json.decode(content, type=WorkerInfo)
-        if info.certificate is not None:
-            self._dialer.identity = TlsIdentity(private_key, info.certificate)
-            self._renewal = renewal_time(info.certificate)
-            self._state_file.set_identity(private_key, info.certificate)
+        worker_info = msgspec.json.decode(content, type=WorkerInfo)
+        if worker_info.certificate is not None:
+            self._dialer.identity = TlsIdentity(private_key, worker_info.certificate)
+            self._renewal = renewal_time(worker_info.certificate)
+            self._state_file.set_identity(private_key, worker_info.certificate)
             self._saving.wake()
-        return info
+        return worker_info
 
     async def _receive_frames(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.version = -1
@@ -162,7 +162,7 @@ class CoordinatorLink:
                 continue
             frame = _decode(message.data)
             if isinstance(frame, Counted):
-                self._usage.counted(frame.sequence)
+                self._usage.confirm_report(frame.sequence)
                 if self._usage.has_new_waits(self._plane.observe()):
                     await self._report_usage(socket)
                 continue
@@ -171,8 +171,8 @@ class CoordinatorLink:
             await self._apply_frame(socket, frame)
 
     async def _apply_frame(self, socket: aiohttp.ClientWebSocketResponse, frame: State | Change) -> None:
-        applied = await self._plane.apply(changes_of(frame))
-        self.version = applied.version
+        apply_result = await self._plane.apply(changes_of(frame))
+        self.version = apply_result.version
         circuits = {} if isinstance(frame, State) else dict(self._state_file.circuits)
         changed_circuits, removed_ids = (frame.circuits, []) if isinstance(frame, State) else (frame.set, frame.removed)
         circuits |= {circuit.id: circuit for circuit in changed_circuits}
@@ -180,14 +180,14 @@ class CoordinatorLink:
             circuits.pop(circuit_id, None)
         self._state_file.replace(frame.version, circuits)
         self._saving.wake()
-        for circuit_id, reason in applied.failed.items():
+        for circuit_id, reason in apply_result.failed.items():
             log.warning("circuit %s cannot be served: %s", circuit_id, reason)
-        await _send_frame(socket, Ack(version=applied.version, failed=dict(applied.failed)))
+        await _send_frame(socket, Ack(version=apply_result.version, failed=dict(apply_result.failed)))
         self.synchronized.set()
 
     async def _report_usage(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await self._plane.refresh()
-        report = self._usage.next(self._plane.observe(), time.time(), self._plane.take_usage)
+        report = self._usage.next_report(self._plane.observe(), time.time(), self._plane.take_usage)
         if report is not None and not socket.closed:
             await _send_frame(socket, report)
 

@@ -20,7 +20,7 @@ class UsageReports:
         self._busy: set[UUID] = set()
         self._waits: dict[UUID, int] = {}
 
-    def next(
+    def next_report(
         self,
         observations: Mapping[UUID, CircuitObservation],
         now: float,
@@ -71,7 +71,7 @@ class UsageReports:
             observation.waits > self._waits.get(circuit_id, 0) for circuit_id, observation in observations.items()
         )
 
-    def counted(self, sequence: int) -> None:
+    def confirm_report(self, sequence: int) -> None:
         """Drops the pending report if its sequence number is at most ``sequence``."""
         if self._pending is not None and self._pending.sequence <= sequence:
             self._pending = None

@@ -68,13 +68,13 @@ async def test_keys_whose_lease_has_ended_are_written_again_until_that_succeeds(
     await traefik.write({"http/routers/b/rule": "x", **tcp})
     assert store.leased[-1] == tcp.keys()
     count = len(store.writes)
-    await traefik.keep()
+    await traefik.keep_lease()
     assert len(store.writes) == count
     store.has_ended = store.is_away = True
     with pytest.raises(Unavailable):
-        await traefik.keep()
+        await traefik.keep_lease()
     store.is_away = False
-    await traefik.keep()
+    await traefik.keep_lease()
     assert (store.writes[-1], store.leased[-1]) == (tcp, set(tcp))
-    await traefik.keep()
+    await traefik.keep_lease()
     assert len(store.writes) == count + 1

@@ -63,22 +63,24 @@ class CircuitState:
         self.is_removed = True
         self.cut()
 
-    def choose(self, now: float, failed: frozenset[RouteKey] = frozenset()) -> Target | None:
+    def choose(self, now: float, failed_routes: frozenset[RouteKey] = frozenset()) -> Target | None:
         """Returns the route for a request of this circuit.
 
         Routes that fail are used again where all others are excluded.
         """
-        ejected = self.breaker.ejected(len(self.circuit.route_info), now)
-        return self.chooser.choose(self.in_flight, ejected | failed) or self.chooser.choose(self.in_flight, failed)
+        ejected_routes = self.breaker.ejected(len(self.circuit.route_info), now)
+        return self.chooser.choose(self.in_flight, ejected_routes | failed_routes) or self.chooser.choose(
+            self.in_flight, failed_routes
+        )
 
-    def enter(self, connection: OpenConnection) -> None:
+    def add_connection(self, connection: OpenConnection) -> None:
         self.connections.add(connection)
 
-    def leave(self, connection: OpenConnection) -> None:
+    def remove_connection(self, connection: OpenConnection) -> None:
         self.connections.discard(connection)
         self.last_used = time.time()
 
-    def count(self, key: RouteKey, step: int) -> None:
+    def change_in_flight(self, key: RouteKey, step: int) -> None:
         """Changes the number of requests in flight of a route."""
         request_count = self.in_flight.get(key, 0) + step
         if request_count > 0:
@@ -88,7 +90,9 @@ class CircuitState:
 
     def cut(self, route: RouteKey | None = None) -> int:
         """Cuts the connections to one route, or to all routes."""
-        matching_connections = [c for c in self.connections if route is None or c.route == route]
+        matching_connections = [
+            candidate for candidate in self.connections if route is None or candidate.route == route
+        ]
         for connection in matching_connections:
             connection.cut()
         return len(matching_connections)

@@ -116,7 +116,7 @@ class Exchange:
         state = self.state
         state.requests += 1
         state.last_used = time.time()
-        state.enter(self)
+        state.add_connection(self)
         self._keep_for_retry(self._request_head(self._request.content_length))
         limits = self._shared.limits
         wait_s = limits.body_gap_s if self._request.has_body else limits.first_byte_s
@@ -385,10 +385,10 @@ class Exchange:
 
     def _set_route(self, key: RouteKey | None) -> None:
         if self.route is not None:
-            self.state.count(self.route, -1)
+            self.state.change_in_flight(self.route, -1)
         self.route = key
         if key is not None:
-            self.state.count(key, 1)
+            self.state.change_in_flight(key, 1)
 
     def _finish(self) -> None:
         self._log_response(self._status)
@@ -399,7 +399,7 @@ class Exchange:
         if not self._is_over:
             self._is_over = True
             self._set_route(None)
-            self.state.leave(self)
+            self.state.remove_connection(self)
 
     def _log_response(self, status: int) -> None:
         if not self._is_over:

@@ -285,10 +285,10 @@ class HttpConnection(asyncio.Protocol):
             return
         self.deadline = self._shared.loop.time() + self._shared.limits.keep_alive_s
         if self._queue:
-            queued = self._queue.popleft()
-            exchange = self._start(queued.request)
+            queued_request = self._queue.popleft()
+            exchange = self._start(queued_request.request)
             if exchange is not None:
-                queued.pass_to(exchange)
+                queued_request.pass_to(exchange)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -60,7 +60,7 @@ class ModelExchange(Exchange):
         if self._is_reading:
             self.state.requests += 1
             self.state.last_used = time.time()
-            self.state.enter(self)
+            self.state.add_connection(self)
             self._client.wait_until(self._shared.loop.time() + self._shared.limits.body_gap_s)
         elif self._admit(Estimate(prompt=int(request.content_length or 0) // 4)):
             super().start()
@@ -196,7 +196,7 @@ class ModelExchange(Exchange):
         if pick is not None:
             if not self._status:
                 self._endpoint.picker.answer(pick)
-            self._endpoint.end(pick)
+            self._endpoint.end_request(pick)
 
     @property
     def _is_repeatable(self) -> bool:
@@ -302,7 +302,7 @@ class ModelExchange(Exchange):
         failed_pick, self._last = self._last, None
         if failed_pick is not None:
             failed_request = ServedRequest(cost=Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
-            self._endpoint.count(self._admission.grant, failed_pick, failed_request)
+            self._endpoint.count_request(self._admission.grant, failed_pick, failed_request)
 
     # The end
 
@@ -352,4 +352,4 @@ class ModelExchange(Exchange):
             is_error = self._is_broken or self._status >= 500
             busy_s = time.monotonic() - self._began
             served_request = ServedRequest(cost=cost, is_error=is_error, busy_s=busy_s, first_byte_s=self._first_byte_s)
-            self._endpoint.count(self._admission.grant, self._last, served_request)
+            self._endpoint.count_request(self._admission.grant, self._last, served_request)

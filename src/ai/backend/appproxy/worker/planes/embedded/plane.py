@@ -181,18 +181,18 @@ class EmbeddedPlane:
         return HttpConnection(self._shared, self._pool, slot, peer)
 
     async def apply(self, changes: Changes) -> Applied:
-        table, now = self._shared.table, self._shared.loop.time()
-        for circuit_id in removed_ids(changes, table.by_id):
-            table.remove(circuit_id)
+        circuit_table, now = self._shared.table, self._shared.loop.time()
+        for circuit_id in removed_ids(changes, circuit_table.by_id):
+            circuit_table.remove(circuit_id)
         refusals: dict[UUID, str] = {}
         for circuit in changes.circuits:
             refusal = refusal_of(circuit, self.capabilities)
             if refusal is None and circuit.port is not None and circuit.frontend_mode is FrontendMode.PORT:
                 refusal = await self._port_refusal(circuit.port)
             if refusal is None:
-                table.put(circuit, now)
+                circuit_table.put(circuit, now)
             else:
-                table.remove(circuit.id)
+                circuit_table.remove(circuit.id)
                 refusals[circuit.id] = refusal
         return Applied(version=changes.version, failed=refusals)
 
@@ -214,8 +214,8 @@ class EmbeddedPlane:
     def take_usage(self) -> list[InferenceUsage]:
         return self._inference.book.take()
 
-    def set_waiting_callback(self, call: Callable[[], None]) -> None:
-        self._inference.on_waiting = call
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        self._inference.on_waiting = callback
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         return {state.circuit.id: state.observe() for state in self._shared.table}

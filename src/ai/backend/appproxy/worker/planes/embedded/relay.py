@@ -32,8 +32,8 @@ class Tunnel:
         self._app = app
         self._client_has_ended = self._app_has_ended = False
         self.deadline = shared.loop.time() + shared.limits.tunnel_gap_s
-        state.enter(self)
-        state.count(route, 1)
+        state.add_connection(self)
+        state.change_in_flight(route, 1)
         shared.timed.add(self)
 
     def send_to_app(self, data: bytes) -> None:
@@ -86,9 +86,9 @@ class Tunnel:
     def _finish(self) -> None:
         if self in self._shared.timed:
             self._shared.timed.discard(self)
-            self._state.leave(self)
+            self._state.remove_connection(self)
             if self.route is not None:
-                self._state.count(self.route, -1)
+                self._state.change_in_flight(self.route, -1)
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -112,7 +112,7 @@ class TcpClient(asyncio.Protocol):
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         state.requests += 1
         state.last_used = time.time()
-        state.enter(self)
+        state.add_connection(self)
         self._connecting = self._shared.spawn(self._connect())
 
     async def _connect(self) -> None:
@@ -132,7 +132,7 @@ class TcpClient(asyncio.Protocol):
                 failed_keys |= {route_key}
                 continue
             state.breaker.record_success(route_key)
-            state.leave(self)
+            state.remove_connection(self)
             if self._transport.is_closing() or state.is_removed:
                 app_connection.transport.abort()
                 self._transport.abort()
@@ -145,7 +145,7 @@ class TcpClient(asyncio.Protocol):
             self._early.pass_on(self._transport, tunnel.send_to_app, tunnel.end_client_direction)
             app_connection.early.pass_on(app_connection.transport, tunnel.send_to_client, tunnel.end_app_direction)
             return
-        state.leave(self)
+        state.remove_connection(self)
         self._shared.counts.refused["connect"] += 1
         reset(self._transport)
 
@@ -177,5 +177,5 @@ class TcpClient(asyncio.Protocol):
 
     def cut(self) -> None:
         """Ends the connection while the connection to the app is still being made."""
-        self._state.leave(self)
+        self._state.remove_connection(self)
         reset(self._transport)

@@ -90,5 +90,5 @@ class Admissions:
                 del self._of_circuits[circuit]
 
     @property
-    def all(self) -> Mapping[str, tuple[UUID, float]]:
+    def expiries_by_key(self) -> Mapping[str, tuple[UUID, float]]:
         return self._expiries

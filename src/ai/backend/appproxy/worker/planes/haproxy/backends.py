@@ -89,7 +89,9 @@ class Backends:
         self._all: dict[str, Backend] = {}
         self._current: dict[UUID, Backend] = {}
         for pool in pools:
-            backends = [Backend(n, pool, [Server(f"s{i + 1}") for i in range(pool.servers)]) for n in pool.names()]
+            backends = [
+                Backend(n, pool, [Server(f"s{i + 1}") for i in range(pool.servers)]) for n in pool.backend_names()
+            ]
             self._free[pool.prefix] = backends[::-1]
             self._all |= {backend.name: backend for backend in backends}
 

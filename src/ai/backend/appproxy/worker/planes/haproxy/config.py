@@ -45,7 +45,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     servers: int
     balance: str
 
-    def names(self) -> list[str]:
+    def backend_names(self) -> list[str]:
         return [f"{self.prefix}{number}" for number in range(1, self.backends + 1)]
 
 
@@ -131,7 +131,7 @@ def configuration(
     lines += _indent([f"server worker unix@{files.worker} send-proxy-v2"])
     framing = " proto h2" if protocol in FRAMED else ""
     for pool in pools:
-        for name in pool.names():
+        for name in pool.backend_names():
             lines += [f"backend {name} from app"]
             lines += _indent(
                 [

@@ -220,7 +220,7 @@ class HaproxyPlane:
             commands = []
             for circuit in self._circuits.values():
                 commands += await self._map_circuit(circuit, drain_s=0.0)
-            commands += [_add_command(self._files.permits, key, "1") for key in self._admissions.all]
+            commands += [_add_command(self._files.permits, key, "1") for key in self._admissions.expiries_by_key]
             await self._run_commands(commands)
 
     async def _run_commands(self, commands: list[str]) -> None:
@@ -337,8 +337,10 @@ class HaproxyPlane:
 
     def _revoke_circuit(self, circuit: UUID) -> list[str]:
         """Refuses new requests to a circuit, and then closes the open connections."""
-        permits = [f"del map {self._files.permits} {key}" for key in self._admissions.take_keys(circuit=circuit)]
-        return [*self._unmap_circuit(circuit), *permits, *self._backends.close_circuit(circuit)]
+        permit_commands = [
+            f"del map {self._files.permits} {key}" for key in self._admissions.take_keys(circuit=circuit)
+        ]
+        return [*self._unmap_circuit(circuit), *permit_commands, *self._backends.close_circuit(circuit)]
 
     def _forget_circuit(self, circuit: UUID) -> list[str]:
         commands = self._revoke_circuit(circuit)
@@ -385,20 +387,20 @@ class HaproxyPlane:
     def take_usage(self) -> list[InferenceUsage]:
         return self._inner.take_usage()
 
-    def set_waiting_callback(self, call: Callable[[], None]) -> None:
-        self._inner.set_waiting_callback(call)
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        self._inner.set_waiting_callback(callback)
 
     async def cut(self, connections: ConnectionFilter) -> int:
         async with self._lock:
             await self._read_uses()
-            number, commands = await self._inner.cut(connections), []
+            cut_count, commands = await self._inner.cut(connections), []
             for circuit in self._circuits.values():
                 if connections.circuit in (None, circuit.id) and connections.user in (None, circuit.user_id):
                     use = self._backends.use_of(circuit.id, self._uses)
-                    number += use.open if connections.route is None else use.in_flight.get(connections.route, 0)
+                    cut_count += use.open if connections.route is None else use.in_flight.get(connections.route, 0)
                     commands += self._backends.cut(circuit.id, connections.route)
             await self._run_commands(commands)
-        return number
+        return cut_count
 
     # In the background
 
@@ -413,9 +415,9 @@ class HaproxyPlane:
             commands = [
                 f"del map {self._files.permits} {removed_key}"
                 for removed_key in removed_keys
-                if removed_key not in self._admissions.all
+                if removed_key not in self._admissions.expiries_by_key
             ]
-            if key in self._admissions.all:  # else the circuit was revoked meanwhile
+            if key in self._admissions.expiries_by_key:  # else the circuit was revoked meanwhile
                 commands.append(_add_command(self._files.permits, key, "1"))
             await self._run_commands(commands)
 
@@ -453,13 +455,13 @@ def _add_command(path: Path, key: str, value: str) -> str:
     return f"add map {path} {key} {value}"
 
 
-def _add_uses(past: CircuitUse | None, present: CircuitUse) -> CircuitUse:
+def _add_uses(past_use: CircuitUse | None, present_use: CircuitUse) -> CircuitUse:
     """Adds the counts of earlier HAProxy runs to the present counts."""
-    if past is None:
-        return present
+    if past_use is None:
+        return present_use
     return replace(
-        present,
-        requests=past.requests + present.requests,
-        received=past.received + present.received,
-        sent=past.sent + present.sent,
+        present_use,
+        requests=past_use.requests + present_use.requests,
+        received=past_use.received + present_use.received,
+        sent=past_use.sent + present_use.sent,
     )

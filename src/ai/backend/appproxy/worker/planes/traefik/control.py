@@ -85,7 +85,7 @@ class TraefikControl:
             await self._put_values(changed_values)
         await self._wait_until_served()
 
-    async def keep(self) -> None:
+    async def keep_lease(self) -> None:
         """Renews the lease. Writes the keys again if the lease has ended."""
         async with self._lock:
             await self._hold_lease()

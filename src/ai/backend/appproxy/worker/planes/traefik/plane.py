@@ -164,11 +164,11 @@ class TraefikPlane:
             connect_s=self._limits.connect_s,
             first_byte_s=self._limits.first_byte_s,
         )
-        calls = (
+        periodic_calls = (
             PeriodicCall("traefik", _SWEEP_S, self._sweep),
-            PeriodicCall("lease of traefik", LEASE_S / 4, self._options.control.keep),
+            PeriodicCall("lease of traefik", LEASE_S / 4, self._options.control.keep_lease),
         )
-        self._tasks += [asyncio.create_task(call.run()) for call in calls]
+        self._tasks += [asyncio.create_task(periodic_call.run()) for periodic_call in periodic_calls]
 
     def _find_traefik_pid(self) -> int:
         return find_listening_pid(self._options.api_port)
@@ -198,11 +198,11 @@ class TraefikPlane:
                 if refusal is not None:
                     refusals[circuit.id] = refusal
             revoked_ids = {
-                each for each in removed_ids(changes, self._states) | refusals.keys() if each in self._states
+                gone_id for gone_id in removed_ids(changes, self._states) | refusals.keys() if gone_id in self._states
             }
-            revoked_states = [self._states.pop(each) for each in revoked_ids]
-            put_circuits = [each for each in changes.circuits if each.id not in refusals]
-            revoked_states += [self._states[each.id] for each in put_circuits if await self._put_circuit(each)]
+            revoked_states = [self._states.pop(revoked_id) for revoked_id in revoked_ids]
+            put_circuits = [circuit for circuit in changes.circuits if circuit.id not in refusals]
+            revoked_states += [self._states[circuit.id] for circuit in put_circuits if await self._put_circuit(circuit)]
             await self._apply_inner(changes)
             tree = shared_tree(self._tree_options)
             for state in self._states.values():
@@ -211,7 +211,9 @@ class TraefikPlane:
                 await self._options.control.write(tree)
             except BackendError as e:
                 log.warning("the circuits of version %d are not served: %s", changes.version, e)
-                refusals |= {each.id: _TIMED_OUT + e.message for each in changes.circuits if each.id not in refusals}
+                refusals |= {
+                    circuit.id: _TIMED_OUT + e.message for circuit in changes.circuits if circuit.id not in refusals
+                }
             for state in revoked_states:  # nothing comes any more: what is open is cut
                 await self._end_connections(self._circuit_filter(state))
         return Applied(version=changes.version, failed=refusals)
@@ -268,8 +270,8 @@ class TraefikPlane:
             if not circuit.open_to_public and circuit.allowed_client_ips is None:
                 return {}
             return tcp_tree(circuit, addresses)
-        permit = permit_name(circuit.id, is_secure=self._is_secure)
-        return http_tree(circuit, addresses, permit, self._tree_options)
+        permit_cookie = permit_name(circuit.id, is_secure=self._is_secure)
+        return http_tree(circuit, addresses, permit_cookie, self._tree_options)
 
     async def _addresses_of(self, circuit: Circuit) -> dict[RouteKey, str]:
         """Returns the addresses of routes as ``host:port``. A host that cannot be resolved gets no requests."""
@@ -362,8 +364,8 @@ class TraefikPlane:
     def take_usage(self) -> list[InferenceUsage]:
         return self._inner.take_usage()
 
-    def set_waiting_callback(self, call: Callable[[], None]) -> None:
-        self._inner.set_waiting_callback(call)
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        self._inner.set_waiting_callback(callback)
 
     async def cut(self, connections: ConnectionFilter) -> int:
         cut_count = 0

@@ -64,7 +64,7 @@ def routes_with_weights(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, in
     return [(route, weights[key_of(route)]) for route in routes if weights[key_of(route)] > 0]
 
 
-def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, options: TreeOptions) -> Tree:
+def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit_cookie: str, options: TreeOptions) -> Tree:
     """Returns the keys of a circuit whose requests go to the given addresses, each after a question to the gate."""
     name = router_name(circuit)
     router_key, service_key, gate_key = (
@@ -84,7 +84,7 @@ def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, 
         f"{gate_key}/forwardAuth/preserveLocationHeader": "true",
         f"{gate_key}/forwardAuth/authResponseHeadersRegex": _DROPPED_FIELDS,
         f"{gate_key}/forwardAuth/authResponseHeaders": ",".join(_GATE_FIELDS),
-        f"{gate_key}/forwardAuth/addAuthCookiesToResponse": permit,
+        f"{gate_key}/forwardAuth/addAuthCookiesToResponse": permit_cookie,
         f"{service_key}/serversTransport": _TRANSPORT,
         f"{service_key}/strategy": "p2c" if is_equal else "wrr",
     }
