@@ -141,7 +141,7 @@ class NoSshServer(click.ClickException):
 
 
 async def save_private_key(session: AsyncComputeSession, folder: Path, name: str) -> Path:
-    """Saves the session's private SSH key in a file of ``folder``. Raises NoSshServer if the session has no SSH server."""
+    """Saves the private SSH key of a session in a file of ``folder``. Raises NoSshServer if the session has none."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
