@@ -141,7 +141,7 @@ class NoSshServer(click.ClickException):
 
 
 async def save_private_key(session: AsyncComputeSession, folder: Path, name: str) -> Path:
-    """Saves the private SSH key of a session in a file of ``folder``. Raises NoSshServer if the session has none."""
+    """Saves the private SSH key of a session in a file of ``folder``. Raises NoSshServer if there is no SSH server."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
