@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, LeafCommand
 from ai.backend.cli.main import ALIASES, root
 from ai.backend.cli.session.ps import ACTIVE_STATUSES, parse_format
 
@@ -31,7 +31,7 @@ LEAVES = list(leaves(root))
 
 @pytest.mark.parametrize(("path", "entry", "command"), LEAVES, ids=[" ".join(path) for path, _, _ in LEAVES])
 def test_every_command_has_help_and_output(path: tuple[str, ...], entry: Entry, command: click.Command) -> None:
-    assert isinstance(command, Leaf)
+    assert isinstance(command, LeafCommand)
     assert "--output" in {option for param in command.params for option in param.opts}
     assert command.help
     assert entry.help.endswith(".")

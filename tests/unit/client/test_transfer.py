@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.client.exceptions import BackendClientError
-from ai.backend.client.transfer import collect, in_parallel
+from ai.backend.client.transfer import collect, run_in_parallel
 
 
 async def test_the_first_failure_ends_the_rest_quietly() -> None:
@@ -21,7 +21,7 @@ async def test_the_first_failure_ends_the_rest_quietly() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with pytest.raises(BackendClientError, match="broken"):
-            await in_parallel([fail(), *(asyncio.Event().wait() for _ in range(10))], 1)
+            await run_in_parallel([fail(), *(asyncio.Event().wait() for _ in range(10))], 1)
         gc.collect()
     assert not told
 

@@ -3,7 +3,7 @@ import pytest
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError
 from ai.backend.client.urls import host_of, normal_url, raw_target
-from ai.backend.client.wire import segment, sign_headers
+from ai.backend.client.wire import encode_segment, sign_headers
 from ai.backend.common.signing import SignedParts, parse_authorization, sign
 
 
@@ -38,8 +38,8 @@ def test_anonymous_requests_are_not_signed() -> None:
 
 
 def test_path_segments_are_encoded_as_the_specification_asks() -> None:
-    assert segment("a/b c+ü%") == "a%2Fb%20c%2B%C3%BC%25"
-    assert segment("~()*!.'") == "~()*!.'"
+    assert encode_segment("a/b c+ü%") == "a%2Fb%20c%2B%C3%BC%25"
+    assert encode_segment("~()*!.'") == "~()*!.'"
 
 
 def test_an_error_reads_as_one_sentence() -> None:

@@ -10,7 +10,7 @@ import click
 
 from ai.backend.cli.framework import proofs
 from ai.backend.cli.framework.invoke import env_file_hint
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, Outcome, screen_of
+from ai.backend.cli.framework.lazy import LazyGroup, LeafCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, print_reply
 
 if TYPE_CHECKING:
@@ -21,19 +21,23 @@ ssh_key = LazyGroup("ssh-key", help="The SSH key that opens your sessions.")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("update-password", cls=Leaf)
+@click.command("update-password", cls=LeafCommand)
 @click.argument("old_password")
 @click.argument("new_password")
 @click.argument("new_password2")
 def update_password(old_password: str, new_password: str, new_password2: str) -> None:
     """Change your password. A password of - is asked for."""
-    old = _ask_if_dash("Old password", old_password)
-    new = _ask_if_dash("New password", new_password)
-    again = new if new_password == "-" else new_password2  # a prompt has asked twice
-    change(lambda api: api.Auth.update_password(old, new, again), {"updated": "password"}, "The password is changed.")
+    old_text = _ask_if_dash("Old password", old_password)
+    new_text = _ask_if_dash("New password", new_password)
+    repeated_password = new_text if new_password == "-" else new_password2  # a prompt has asked twice
+    change(
+        lambda api: api.Auth.update_password(old_text, new_text, repeated_password),
+        {"updated": "password"},
+        "The password is changed.",
+    )
 
 
-@click.command("update-password-no-auth", cls=Leaf, needs_keys=False)
+@click.command("update-password-no-auth", cls=LeafCommand, needs_keys=False)
 @click.argument("domain")
 @click.argument("email")
 @click.argument("current_password")
@@ -43,8 +47,11 @@ async def update_password_no_auth(
     api: AsyncSession, domain: str, email: str, current_password: str, new_password: str, otp: str | None
 ) -> Outcome:
     """Change, without a keypair, a password that must be changed before sign-in. A password of - is asked for."""
-    current, new = _ask_if_dash("Current password", current_password), _ask_if_dash("New password", new_password)
-    await api.Auth.update_password_no_auth(domain, email, current, new, otp=otp)
+    current_text, new_text = (
+        _ask_if_dash("Current password", current_password),
+        _ask_if_dash("New password", new_password),
+    )
+    await api.Auth.update_password_no_auth(domain, email, current_text, new_text, otp=otp)
     return {"updated": "password"}, "The password is changed."
 
 
@@ -54,38 +61,41 @@ def _ask_if_dash(title: str, value: str) -> str:
     return str(click.prompt(title, hide_input=True, confirmation_prompt=title.startswith("New"), err=True))
 
 
-@click.command(cls=Leaf, needs_keys=False)
+@click.command(cls=LeafCommand, needs_keys=False)
 async def config(api: AsyncSession) -> None:
     """Show the configuration in force, and whether the cluster answers. Secrets are not shown."""
     from ai.backend.client.exceptions import BackendError
 
-    screen, conf = screen_of(), api.config
+    screen, configuration = screen_of(), api.config
     try:
         versions = await api.System.get_versions()
-        server = f"manager {versions.get('manager', '?')}, API {versions.get('version', '?')}"
+        server_state = f"manager {versions.get('manager', '?')}, API {versions.get('version', '?')}"
     except BackendError as error:
-        server = f"does not answer: {error}"
-    facts = {
-        "endpoint": ", ".join(str(url) for url in conf.endpoints),
-        "endpoint_type": conf.endpoint_type,
-        "server": server,
-        "api_version": conf.version,
-        "access_key": conf.access_key if conf.has_credentials else f"not set: {env_file_hint()}",
-        "secret_key": "is set" if conf.has_credentials else "not set",
-        **{name: getattr(conf, name) for name in ("domain", "group", "hash_type")},
-        "vfolder_mounts": list(conf.vfolder_mounts),
-        **{name: getattr(conf, name) for name in ("skip_sslcert_validation", "connection_timeout", "read_timeout")},
+        server_state = f"does not answer: {error}"
+    shown_settings = {
+        "endpoint": ", ".join(str(url) for url in configuration.endpoints),
+        "endpoint_type": configuration.endpoint_type,
+        "server": server_state,
+        "api_version": configuration.version,
+        "access_key": configuration.access_key if configuration.has_credentials else f"not set: {env_file_hint()}",
+        "secret_key": "is set" if configuration.has_credentials else "not set",
+        **{name: getattr(configuration, name) for name in ("domain", "group", "hash_type")},
+        "vfolder_mounts": list(configuration.vfolder_mounts),
+        **{
+            name: getattr(configuration, name)
+            for name in ("skip_sslcert_validation", "connection_timeout", "read_timeout")
+        },
     }
     if screen.is_json:
-        screen.json(facts)
+        screen.print_json(shown_settings)
     else:
-        screen.facts((name.replace("_", " "), value) for name, value in facts.items())
+        screen.print_facts((name.replace("_", " "), value) for name, value in shown_settings.items())
 
 
 # ---- signing up and in ----
 
 
-@click.command("signup", cls=Leaf, needs_keys=False)
+@click.command("signup", cls=LeafCommand, needs_keys=False)
 @click.argument("email")
 @click.argument("password")
 @click.option("-n", "--full-name", default="", help="Your name.")
@@ -96,7 +106,7 @@ async def sign_up(api: AsyncSession, email: str, password: str, full_name: str, 
     return {"signed_up": email}, f"A token is on its way to {email}: give it to `backend.ai verify-email`."
 
 
-@click.command("verify-email", cls=Leaf, needs_keys=False)
+@click.command("verify-email", cls=LeafCommand, needs_keys=False)
 @click.argument("token")
 @click.argument("password")
 async def verify_email(api: AsyncSession, token: str, password: str) -> Outcome:
@@ -105,7 +115,7 @@ async def verify_email(api: AsyncSession, token: str, password: str) -> Outcome:
     return {"verified": True}, "The account is active."
 
 
-@click.command("sign-ins", cls=Leaf)
+@click.command("sign-ins", cls=LeafCommand)
 @click.option("-e", "--email", help="Another user's, for administrators.")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many at most.")
 def sign_ins(email: str | None, limit: int) -> None:
@@ -113,20 +123,21 @@ def sign_ins(email: str | None, limit: int) -> None:
 
     def describe(reply: dict[str, Any]) -> str:
         rows = [
-            f"{item['at']}  {item['outcome']:<20}  {item['method']:<10}  {item['address']}" for item in reply["items"]
+            f"{sign_in['at']}  {sign_in['outcome']:<20}  {sign_in['method']:<10}  {sign_in['address']}"
+            for sign_in in reply["items"]
         ]
         return "\n".join(rows) or "nobody has signed in"
 
     print_reply(lambda api: api.Auth.sign_ins(email, limit=limit), describe)
 
 
-@click.command("sudo", cls=Leaf)
+@click.command("sudo", cls=LeafCommand)
 @click.option("--otp", default="", help="A one-time password or recovery code; without it, a password is asked for.")
 @click.option("-k", "--forget", is_flag=True, help="Forget the proof that was given before.")
 async def sudo(api: AsyncSession, otp: str, forget: bool) -> Outcome:
     """Prove again that it is you, for the next minutes, where a site demands that for grave operations."""
     if forget:
-        proofs.forget(api.config)
+        proofs.forget_proof(api.config)
         return {"expires_at": None}, "The proof is forgotten."
     expires_at = await proofs.prove(api, otp=otp)
     return {"expires_at": expires_at}, f"Grave operations are accepted until {expires_at}."
@@ -150,18 +161,18 @@ def totp_status() -> None:
 @totp.command("enable")
 async def totp_enable(api: AsyncSession) -> Outcome:
     """Begin to sign in with one-time passwords: put the key into an authenticator app, then type the first one."""
-    device = await api.Auth.begin_totp()
-    click.echo(f"Key for your authenticator app: {device['totp_key']}\n{device['totp_uri']}", err=True)
-    codes = await api.Auth.confirm_totp(str(click.prompt("One-time password", err=True)))
-    return {"recovery_codes": codes}, _shown_codes(codes)
+    totp_setup = await api.Auth.begin_totp()
+    click.echo(f"Key for your authenticator app: {totp_setup['totp_key']}\n{totp_setup['totp_uri']}", err=True)
+    recovery_codes = await api.Auth.confirm_totp(str(click.prompt("One-time password", err=True)))
+    return {"recovery_codes": recovery_codes}, _format_codes(recovery_codes)
 
 
 @totp.command("recovery-codes")
 @click.argument("otp")
 async def totp_recovery_codes(api: AsyncSession, otp: str) -> Outcome:
     """Replace your recovery codes; OTP is a one-time password or one of them."""
-    codes = await api.Auth.new_recovery_codes(otp)
-    return {"recovery_codes": codes}, _shown_codes(codes)
+    recovery_codes = await api.Auth.new_recovery_codes(otp)
+    return {"recovery_codes": recovery_codes}, _format_codes(recovery_codes)
 
 
 @totp.command("disable")
@@ -172,8 +183,8 @@ async def totp_disable(api: AsyncSession, otp: str) -> Outcome:
     return {"totp_activated": False}, "You sign in by your password alone."
 
 
-def _shown_codes(codes: list[str]) -> str:
-    return "\n".join(["Keep these recovery codes; each is good once:", *codes])
+def _format_codes(recovery_codes: list[str]) -> str:
+    return "\n".join(["Keep these recovery codes; each is good once:", *recovery_codes])
 
 
 # ---- the SSH key ----
@@ -186,8 +197,8 @@ def show() -> None:
     async def load(api: AsyncSession) -> dict[str, str]:
         return {"ssh_public_key": await api.Auth.ssh_public_key()}
 
-    empty = "There is none; make one with `backend.ai keypair ssh-key generate`."
-    print_reply(load, lambda reply: reply["ssh_public_key"] or empty)
+    missing_key_text = "There is none; make one with `backend.ai keypair ssh-key generate`."
+    print_reply(load, lambda reply: reply["ssh_public_key"] or missing_key_text)
 
 
 @ssh_key.command("generate")

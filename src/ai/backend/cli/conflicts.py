@@ -28,20 +28,21 @@ def find_conflicting_packages(folders: Iterable[str]) -> list[str]:
             for entry in folder_entries:
                 if entry.name[:7].lower() != "backend" or entry.name[7:8] not in (".", "_", "-"):
                     continue
-                name_match = re.fullmatch(_CONFLICTING_ENTRY, entry.name, re.IGNORECASE)
-                if name_match:
-                    package_name = re.sub(r"[._-]+", "-", name_match[1].lower()).replace("backend-ai", "backend.ai", 1)
-                    packages.add(f"{package_name} {name_match[2]}")
+                entry_match = re.fullmatch(_CONFLICTING_ENTRY, entry.name, re.IGNORECASE)
+                if entry_match:
+                    package_name = re.sub(r"[._-]+", "-", entry_match[1].lower()).replace("backend-ai", "backend.ai", 1)
+                    packages.add(f"{package_name} {entry_match[2]}")
     return sorted(packages)
 
 
-def refusal() -> str | None:
+def find_conflict_error() -> str | None:
     """Returns the error for conflicting packages, or None if there are none."""
     conflicts = find_conflicting_packages(path for path in dict.fromkeys(sys.path) if "-packages" in path)
     if not conflicts:
         return None
-    names = " ".join(conflict.split()[0] for conflict in conflicts)
+    package_names = " ".join(conflict.split()[0] for conflict in conflicts)
     return (
         f"this environment also holds {', '.join(conflicts)}, whose files and ours overwrite each other: "
-        f"remove it with `pip uninstall {names}`, reinstall backendai, and keep the two in separate environments"
+        f"remove it with `pip uninstall {package_names}`, reinstall backendai, and keep "
+        "the two in separate environments"
     )

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import click
 
-from ai.backend.cli.conflicts import refusal
+from ai.backend.cli.conflicts import find_conflict_error
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, output_option
 from ai.backend.cli.framework.output import PROGRAM, Screen
 from ai.backend.cli.session.group import SESSION_COMMANDS
@@ -105,7 +105,7 @@ SECTIONS = {
 }  # fmt: skip
 
 
-def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from ai.backend.common.release import release_version
 
@@ -120,7 +120,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     params=[
         output_option(),
         click.Option(
-            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Version."
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version."
         ),
     ],
 )
@@ -136,32 +136,32 @@ def root(ctx: click.Context) -> None:
     ctx.ensure_object(Screen)
 
 
-def _traced() -> AbstractContextManager[object]:
-    """Returns a block that is a span where the environment names a collector; daemons, which have settings of their
-    own, are none."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ or not words or words[0] in _DAEMONS:
+def _trace_command() -> AbstractContextManager[object]:
+    """Returns a context that records the command as a span if the environment names a collector. Daemons are not
+    recorded here, because they have their own settings."""
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    if "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ or not arguments or arguments[0] in _DAEMONS:
         return nullcontext()
     from ai.backend.infra.telemetry.sending import traced_command
 
-    return traced_command(f"{PROGRAM} {words[0]}")
+    return traced_command(f"{PROGRAM} {arguments[0]}")
 
 
 def main() -> None:
     """Runs the installed script: the command of the arguments, with its errors in one line each."""
-    refusal_text = refusal()
+    conflict_error = find_conflict_error()
     screen = Screen()
-    if refusal_text is not None:
-        screen.fail(refusal_text)
+    if conflict_error is not None:
+        screen.fail(conflict_error)
     try:
-        with _traced():
+        with _trace_command():
             root.main(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=screen)
     except click.UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # older releases of click do not have it
             click.echo(error.format_message())
             sys.exit(2)
-        where = error.ctx.command_path if error.ctx else PROGRAM
-        screen.error(f"{error.format_message().rstrip('.')} (see `{where} --help`)", code="usage")
+        command_path = error.ctx.command_path if error.ctx else PROGRAM
+        screen.error(f"{error.format_message().rstrip('.')} (see `{command_path} --help`)", code="usage")
         sys.exit(2)
     except click.ClickException as error:
         screen.fail(error.format_message())

@@ -13,7 +13,7 @@ from yarl import URL
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, Reply, call_url, problem, sign_headers, trace_headers
+from ai.backend.client.wire import Call, Reply, api_error_of, call_url, sign_headers, trace_headers
 
 _HEARTBEAT_S = 30.0
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -40,7 +40,7 @@ class AiohttpTransport(Transport):
         self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True)
         await super().open()
 
-    def _unlimited(self) -> aiohttp.ClientSession:
+    def _unlimited_session(self) -> aiohttp.ClientSession:
         """Returns the HTTP session for long-lived connections, whose number must not limit requests."""
         if self._tunnels is None:
             connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
@@ -85,7 +85,7 @@ class AiohttpTransport(Transport):
         response = await self._send(call)
         try:
             if response.status >= 400:
-                raise problem(response.status, response.reason or "", await response.read())
+                raise api_error_of(response.status, response.reason or "", await response.read())
             yield response
         finally:
             response.release()
@@ -94,8 +94,8 @@ class AiohttpTransport(Transport):
     async def websocket(
         self, path: str, params: Mapping[str, str] | None = None, *, for_bytes: bool = False
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        http = self._unlimited() if for_bytes else self.session
-        failure: Exception | None = None
+        http_session = self._unlimited_session() if for_bytes else self.session
+        last_error: Exception | None = None
         socket: aiohttp.ClientWebSocketResponse | None = None
         for _ in self.config.endpoint_urls:
             url = call_url(self.config.endpoint_url, path, params)
@@ -105,7 +105,7 @@ class AiohttpTransport(Transport):
                 **sign_headers(self.config, "GET", url, None),
             }
             try:
-                socket = await http.ws_connect(
+                socket = await http_session.ws_connect(
                     URL(url, encoded=True),
                     headers=headers,
                     autoping=True,
@@ -119,10 +119,10 @@ class AiohttpTransport(Transport):
                     await self.request(Call(method="GET", path=path, params=dict(params or {}), repeatable=True))
                 raise BackendAPIError(error.status, error.message, {"title": _refusal_text(error.status)}) from error
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                failure = error
+                last_error = error
                 self.config.fail_over()
         if socket is None:
-            raise self.unreachable(failure) from failure
+            raise self.unreachable(last_error) from last_error
         try:
             yield socket
         finally:

@@ -63,9 +63,9 @@ def get_env(key: str, default: Any = undefined, *, clean: Callable[[Any], T] = l
 
 
 def _parse_boolean(raw: str | bool) -> bool:
-    lowered = str(raw).strip().lower()
-    if lowered in _TRUE_TEXTS or lowered in _FALSE_TEXTS:
-        return lowered in _TRUE_TEXTS
+    lowered_text = str(raw).strip().lower()
+    if lowered_text in _TRUE_TEXTS or lowered_text in _FALSE_TEXTS:
+        return lowered_text in _TRUE_TEXTS
     raise ValueError("say yes or no")
 
 
@@ -83,21 +83,24 @@ def _parse_seconds(raw: str | float) -> float:
 def _parse_addresses(raw: str | Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(raw, str):
         return dict(raw)
-    pairs = [name.partition("=") for name in _split_names(raw)]
-    if not all(announced and equals_sign and reachable for announced, equals_sign, reachable in pairs):
+    pairs = [assignment.partition("=") for assignment in _split_names(raw)]
+    if not all(
+        announced_address and equals_sign and reachable_address
+        for announced_address, equals_sign, reachable_address in pairs
+    ):
         raise ValueError("it is written ANNOUNCED=REACHABLE[,...]")
-    return {announced: reachable for announced, _, reachable in pairs}
+    return {announced_address: reachable_address for announced_address, _, reachable_address in pairs}
 
 
 def _parse_urls(raw: str | URL) -> tuple[str, ...]:
-    urls = tuple(normal_url(part) for part in _split_names(str(raw)))
+    urls = tuple(normal_url(url_text) for url_text in _split_names(str(raw)))
     if not urls:
         raise ValueError("there must be at least one endpoint")
     return urls
 
 
 class APIConfig:
-    """The settings of API sessions; only the endpoint in use changes, when one fails, and the proof.
+    """Holds the settings of API sessions. Later changes are the endpoint in use, after a failure, and the proof.
 
     Args:
         endpoint: one URL, or several of the same cluster separated by commas: calls fail over among them.
@@ -135,7 +138,7 @@ class APIConfig:
         read_timeout: float | None = None,
         announcement_handler: Callable[[str], None] | None = None,
     ) -> None:
-        def choose(key: str, value: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
+        def choose_value(key: str, value: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
             if value is None:
                 return get_env(key, DEFAULTS.get(key, ""), clean=clean)
             try:
@@ -143,27 +146,29 @@ class APIConfig:
             except ValueError as error:
                 raise BackendClientError(f"{key} is {value!r}: {error}") from error
 
-        self.endpoint_urls: Sequence[str] = choose("endpoint", endpoint, _parse_urls)
-        self.endpoint_type: str = choose("endpoint_type", endpoint_type)
-        self.domain: str = choose("domain", domain)
-        self.group: str = choose("group", group)
-        self.storage_proxy_address_map: Mapping[str, str] = choose(
+        self.endpoint_urls: Sequence[str] = choose_value("endpoint", endpoint, _parse_urls)
+        self.endpoint_type: str = choose_value("endpoint_type", endpoint_type)
+        self.domain: str = choose_value("domain", domain)
+        self.group: str = choose_value("group", group)
+        self.storage_proxy_address_map: Mapping[str, str] = choose_value(
             "storage_proxy_address_map", storage_proxy_address_map, _parse_addresses
         )
-        self.version: str = choose("version", version)
+        self.version: str = choose_value("version", version)
         self.user_agent: str = user_agent or "backendai client for Python"
-        self.hash_type: str = choose("hash_type", hash_type).lower()
+        self.hash_type: str = choose_value("hash_type", hash_type).lower()
         self.proof = ""
         """A proof of who asks, which signed requests carry (``api_session.Auth.prove``)."""
-        self.skip_sslcert_validation: bool = choose("skip_sslcert_validation", skip_sslcert_validation, _parse_boolean)
-        self.connection_timeout: float = choose("connection_timeout", connection_timeout, _parse_seconds)
-        self.read_timeout: float = choose("read_timeout", read_timeout, _parse_seconds)
+        self.skip_sslcert_validation: bool = choose_value(
+            "skip_sslcert_validation", skip_sslcert_validation, _parse_boolean
+        )
+        self.connection_timeout: float = choose_value("connection_timeout", connection_timeout, _parse_seconds)
+        self.read_timeout: float = choose_value("read_timeout", read_timeout, _parse_seconds)
         self.vfolder_mounts: Sequence[str] = (
-            choose("vfolder_mounts", None, _split_names) if vfolder_mounts is None else tuple(vfolder_mounts)
+            choose_value("vfolder_mounts", None, _split_names) if vfolder_mounts is None else tuple(vfolder_mounts)
         )
         self.announcement_handler = announcement_handler
         self._access_key = access_key if access_key is not None else get_env("access_key", "", clean=str) or None
-        self._secret_key: str = choose("secret_key", secret_key)
+        self._secret_key: str = choose_value("secret_key", secret_key)
         if self.endpoint_type != "api":
             raise BackendClientError(f"BACKEND_ENDPOINT_TYPE is {self.endpoint_type!r}: only 'api' is supported yet")
         if self.hash_type not in HASH_NAMES:

@@ -56,27 +56,27 @@ class Parser:
             event = Event(self._name or "message", "\n".join(self._data), self.last_id) if self._data else None
             self._name, self._data = "", []
             return event
-        field, _, field_value = line.partition(":")
+        field_name, _, field_value = line.partition(":")
         field_value = field_value.removeprefix(" ")
-        if field == "event":
+        if field_name == "event":
             self._name = field_value
-        elif field == "data":
+        elif field_name == "data":
             self._data.append(field_value)
-        elif field == "id":
+        elif field_name == "id":
             self.last_id = field_value
-        elif field == "retry" and field_value.isdecimal():
+        elif field_name == "retry" and field_value.isdecimal():
             self.retry_s = int(field_value) / 1000
         return None
 
 
 async def _read_lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    unfinished = b""
+    unfinished_line = b""
     async for chunk in content.iter_any():
-        *lines, unfinished = (unfinished + chunk).split(b"\n")
+        *lines, unfinished_line = (unfinished_line + chunk).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")
-        if len(unfinished) > _MAX_LINE_BYTES:
-            unfinished = b""
+        if len(unfinished_line) > _MAX_LINE_BYTES:
+            unfinished_line = b""
 
 
 async def follow(

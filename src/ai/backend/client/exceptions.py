@@ -42,11 +42,15 @@ class BackendAPIError(BackendError):
 
     def __str__(self) -> str:
         message = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
-        detail = self.data.get("data")
-        if self.code == "invalid-api-params" and isinstance(detail, Mapping) and detail:
-            plain = [f"{field}: {reason}" for field, reason in detail.items() if not isinstance(reason, Mapping | list)]
-            missing = [problem for problem in plain if problem not in message]
-            message += f" ({'; '.join(missing)})" if missing else ""
+        invalid_fields = self.data.get("data")
+        if self.code == "invalid-api-params" and isinstance(invalid_fields, Mapping) and invalid_fields:
+            field_problems = [
+                f"{field}: {reason}"
+                for field, reason in invalid_fields.items()
+                if not isinstance(reason, Mapping | list)
+            ]
+            unmentioned_problems = [problem for problem in field_problems if problem not in message]
+            message += f" ({'; '.join(unmentioned_problems)})" if unmentioned_problems else ""
         return f"{message} [{self.status} {self.code}]"
 
 

@@ -38,8 +38,8 @@ def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
     """Builds a form with a part ``src`` for each file; the file name is the path, percent-encoded with its slashes."""
     form = aiohttp.MultipartWriter("form-data")
     for name, content in files:
-        part = form.append(content, {"Content-Type": "application/octet-stream"})
-        part.headers["Content-Disposition"] = f'form-data; name="src"; filename="{quote(name, safe="")}"'
+        form_part = form.append(content, {"Content-Type": "application/octet-stream"})
+        form_part.headers["Content-Disposition"] = f'form-data; name="src"; filename="{quote(name, safe="")}"'
     return form
 
 
@@ -48,9 +48,9 @@ async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     if not response.content_type.startswith("multipart/"):
         raise UnusableReply(f"a download is {response.content_type}, not multipart")
     reader = multipart.MultipartReader.from_response(response)
-    while (part := await reader.next()) is not None:
-        if isinstance(part, multipart.BodyPartReader):
-            yield bytes(await part.read())
+    while (body_part := await reader.next()) is not None:
+        if isinstance(body_part, multipart.BodyPartReader):
+            yield bytes(await body_part.read())
 
 
 def extract(archive: IO[bytes], dest: Path) -> list[Path]:
@@ -63,14 +63,14 @@ def extract(archive: IO[bytes], dest: Path) -> list[Path]:
     try:
         with tarfile.open(fileobj=archive, mode="r:*") as tar:
             for member in tar:
-                path = _unpack(tar, member, dest)
+                path = _unpack_member(tar, member, dest)
                 written_paths += [] if member.isdir() else [path]
     except tarfile.TarError as error:
         raise BackendClientError(f"the downloaded archive is unusable: {error}") from error
     return written_paths
 
 
-def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
+def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
     """Unpacks one member below ``dest``, without tarfile's ``filter``, which Python 3.11.2 of Debian 12 lacks."""
     top_folder, path = dest.resolve(), dest / member.name
     if not path.parent.resolve().is_relative_to(top_folder) or ".." in Path(member.name).parts:
@@ -88,11 +88,11 @@ def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
             raise BackendClientError(f"the downloaded archive is unusable: the link {member.name!r} leads outside")
         path.symlink_to(member.linkname)
         return path
-    content = tar.extractfile(member) if member.isreg() else None
-    if content is None:
+    content_file = tar.extractfile(member) if member.isreg() else None
+    if content_file is None:
         raise BackendClientError(f"the downloaded archive is unusable: {member.name!r} is no file")
     with path.open("xb") as file:
-        shutil.copyfileobj(content, file)
+        shutil.copyfileobj(content_file, file)
     path.chmod(member.mode & 0o755 | 0o600)
     os.utime(path, (member.mtime, member.mtime))
     return path

@@ -80,16 +80,16 @@ class PlainTransport(Transport):
         return Reply(response.status, headers, body)
 
     async def _connect(self, url: str) -> HTTPConnection:
-        parts = urlsplit(url)
-        origin = f"{parts.scheme}://{parts.netloc}"
+        url_parts = urlsplit(url)
+        origin = f"{url_parts.scheme}://{url_parts.netloc}"
         if self._connection is not None:
             if origin == self._origin and time.monotonic() - self._used_at < _MAX_IDLE_S:
                 return self._connection
             await self.close()
         timeout = self.config.connection_timeout or None
-        connection: HTTPConnection = _Connection(str(parts.hostname), parts.port, timeout=timeout)
-        if parts.scheme == "https":
-            connection = _secure_connection(self.config, str(parts.hostname), parts.port)
+        connection: HTTPConnection = _Connection(str(url_parts.hostname), url_parts.port, timeout=timeout)
+        if url_parts.scheme == "https":
+            connection = _secure_connection(self.config, str(url_parts.hostname), url_parts.port)
         try:
             connection.connect()
         except OSError as error:
@@ -103,14 +103,14 @@ def _secure_connection(config: APIConfig, host: str, port: int | None) -> HTTPCo
     import ssl
     from http.client import HTTPSConnection
 
-    context = ssl.create_default_context()
+    tls_context = ssl.create_default_context()
     if config.skip_sslcert_validation:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        tls_context.check_hostname, tls_context.verify_mode = False, ssl.CERT_NONE
 
     class SecureConnection(HTTPSConnection, _Connection):
         """A connection by TLS."""
 
-    return SecureConnection(host, port, timeout=config.connection_timeout or None, context=context)
+    return SecureConnection(host, port, timeout=config.connection_timeout or None, context=tls_context)
 
 
 def run_plain(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -120,8 +120,8 @@ def run_plain(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     try:
         coroutine.send(None)
-    except StopIteration as result:
-        value: T = result.value
-        return value
+    except StopIteration as stop:
+        returned_value: T = stop.value
+        return returned_value
     coroutine.close()
     raise BackendClientError("the call waits for an event loop: it needs an asynchronous transport")

@@ -46,7 +46,7 @@ class Portal:
         if inspect.isasyncgen(value):
             return self._iterate(value)
         if isinstance(value, AbstractAsyncContextManager):
-            return self._enter(value)
+            return self._enter_context(value)
         return Blocking(self, value) if isinstance(value, Remote) else value
 
     def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
@@ -55,11 +55,11 @@ class Portal:
                 return [item]
             return []
 
-        while batch := self.run(next_items()):
-            yield batch[0]
+        while next_batch := self.run(next_items()):
+            yield next_batch[0]
 
     @contextmanager
-    def _enter(self, manager: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
+    def _enter_context(self, manager: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
         async def leave(error: BaseException | None) -> bool | None:
             return await manager.__aexit__(
                 type(error) if error else None, error, error.__traceback__ if error else None
@@ -68,9 +68,9 @@ class Portal:
         async def enter() -> Any:
             return await manager.__aenter__()
 
-        entered = self.run(enter())
+        entered_value = self.run(enter())
         try:
-            yield self.block(entered)
+            yield self.block(entered_value)
         except BaseException as error:
             if not self.run(leave(error)):
                 raise
@@ -107,10 +107,10 @@ class Blocking(Generic[T]):
             return self._portal.block(value)
 
         @functools.wraps(value)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call_blocking(*args: Any, **kwargs: Any) -> Any:
             return self._portal.block(value(*args, **kwargs))
 
-        return call
+        return call_blocking
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *dir(self._inner)]

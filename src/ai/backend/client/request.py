@@ -100,8 +100,10 @@ class Request:
         session = api_session.get(None)
         if session is None:
             raise BackendClientError("no API session is open: write `with Session():` or `async with AsyncSession():`")
-        is_safe = self.method in {"GET", "HEAD", "REPORT"}
-        token = None if is_safe else new_token()
+        is_read_only = self.method in {"GET", "HEAD", "REPORT"}
+        token = None if is_read_only else new_token()
         params = self.params or None
-        call = Call(method=self.method, path=self.path, params=params, repeatable=is_safe, token=token, **self._body)
+        call = Call(
+            method=self.method, path=self.path, params=params, repeatable=is_read_only, token=token, **self._body
+        )
         return Fetch(session, call)

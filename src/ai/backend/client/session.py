@@ -147,12 +147,12 @@ class AsyncSession:
 
     async def open(self) -> None:
         await self.transport.open()
-        handler = self.config.announcement_handler
-        if handler is not None and self.config.has_credentials:
+        show_announcement = self.config.announcement_handler
+        if show_announcement is not None and self.config.has_credentials:
             with suppress(BackendError):  # an announcement never fails a program
                 announcement = await self.Manager.get_announcement()
                 if announcement.get("enabled") and announcement.get("message"):
-                    handler(str(announcement["message"]))
+                    show_announcement(str(announcement["message"]))
 
     async def close(self) -> None:
         await self.transport.close()

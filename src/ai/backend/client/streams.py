@@ -61,7 +61,7 @@ class PtyStream(Remote):
         await self._socket.send_json({"type": "resize", "rows": rows, "cols": cols})
 
     async def ping(self) -> None:
-        """Prevents that the session counts as idle."""
+        """Keeps the session from counting as idle."""
         await self._socket.send_json({"type": "ping"})
 
     async def restart(self) -> None:
@@ -96,21 +96,21 @@ class ProgramStream(Remote):
 
         Waits while the program does not read. Does nothing once the program has ended.
         """
-        for start in range(0, len(data), _INPUT_PIECE_BYTES):
+        for piece_start in range(0, len(data), _INPUT_PIECE_BYTES):
             with suppress(ConnectionError):
-                await self._socket.send_bytes(b"\0" + data[start : start + _INPUT_PIECE_BYTES])
+                await self._socket.send_bytes(b"\0" + data[piece_start : piece_start + _INPUT_PIECE_BYTES])
 
     async def write_eof(self) -> None:
-        await self._control(type="eof")
+        await self._send_control(type="eof")
 
     async def resize(self, rows: int, cols: int) -> None:
-        await self._control(type="resize", rows=rows, cols=cols)
+        await self._send_control(type="resize", rows=rows, cols=cols)
 
     async def signal(self, name: str) -> None:
         """Sends a signal such as ``INT`` to the program."""
-        await self._control(type="signal", signal=name)
+        await self._send_control(type="signal", signal=name)
 
-    async def _control(self, **message: Any) -> None:
+    async def _send_control(self, **message: Any) -> None:
         with suppress(ConnectionError):
             await self._socket.send_json(message)
 
@@ -123,11 +123,11 @@ class ProgramStream(Remote):
             if message.type is aiohttp.WSMsgType.BINARY:
                 yield ("stderr" if message.data[:1] == b"\2" else "stdout"), message.data[1:]
             elif message.type is aiohttp.WSMsgType.TEXT:
-                body = json.loads(message.data)
-                if body.get("type") == "exit":
-                    yield "exit", int(body["code"])
+                frame = json.loads(message.data)
+                if frame.get("type") == "exit":
+                    yield "exit", int(frame["code"])
                     return
-                error = body.get("error") or {}
+                error = frame.get("error") or {}
                 raise BackendAPIError(int(error.get("status", 500)), str(error.get("title", "error")), error)
         raise EndpointUnreachable(f"the stream was closed with code {self._socket.close_code}")
 

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable
-from ai.backend.client.wire import problem
+from ai.backend.client.wire import api_error_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -85,8 +85,8 @@ class UploadRecord:
             self._path.unlink()
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> BackendAPIError:
-    return problem(response.status, response.reason or "", await response.read())
+async def _read_refusal(response: aiohttp.ClientResponse) -> BackendAPIError:
+    return api_error_of(response.status, response.reason or "", await response.read())
 
 
 class _Retries:
@@ -138,25 +138,30 @@ class Transfers:
         import asyncio
 
         ticket = record.read() if record is not None and size else None
-        offset = await self._offset(ticket) if ticket is not None else None
-        if ticket is None or offset is None:
-            ticket, offset = await tickets(), 0
+        sent_bytes = await self._get_stored_bytes(ticket) if ticket is not None else None
+        if ticket is None or sent_bytes is None:
+            ticket, sent_bytes = await tickets(), 0
             if record is not None and size:
                 record.write(ticket)
-        while offset < size:
+        while sent_bytes < size:
             if progress is not None:
-                progress(path, offset, size)
-            chunk = await asyncio.to_thread(_read_at, file, offset, min(chunk_size, size - offset))
+                progress(path, sent_bytes, size)
+            chunk = await asyncio.to_thread(_read_at, file, sent_bytes, min(chunk_size, size - sent_bytes))
             if not chunk:
                 raise BackendClientError(f"{path} became shorter while it was sent")
-            offset = await self._patch(ticket, offset, chunk)
+            sent_bytes = await self._patch(ticket, sent_bytes, chunk)
         if progress is not None:
             progress(path, size, size)
         if record is not None:
             record.delete()
 
     async def _attempt(
-        self, method: str, url: URL, expected: Collection[int], retried: Collection[int] = _RETRIED, **options: Any
+        self,
+        method: str,
+        url: URL,
+        expected_statuses: Collection[int],
+        retried_statuses: Collection[int] = _RETRIED,
+        **options: Any,
     ) -> aiohttp.ClientResponse | Exception:
         """Sends a request once. Returns the response, or the failure if another try may succeed.
 
@@ -167,12 +172,12 @@ class Transfers:
 
         try:
             async with self._http.request(method, url, ssl=self._verify, allow_redirects=False, **options) as response:
-                if response.status in expected:
+                if response.status in expected_statuses:
                     return response
-                refusal = await _refusal(response)
+                refusal = await _read_refusal(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return error
-        if refusal.status not in retried:
+        if refusal.status not in retried_statuses:
             raise refusal
         return refusal
 
@@ -186,13 +191,13 @@ class Transfers:
             if not isinstance(reply, Exception):
                 return int(reply.headers["Upload-Offset"])
             await retries.wait(reply)
-            stored_bytes = await self._offset(ticket)  # a broken request may have arrived in part
+            stored_bytes = await self._get_stored_bytes(ticket)  # a broken request may have arrived in part
             if stored_bytes is None:
                 raise reply
             if stored_bytes != offset:
                 return stored_bytes
 
-    async def _offset(self, ticket: Ticket) -> int | None:
+    async def _get_stored_bytes(self, ticket: Ticket) -> int | None:
         """Returns the number of bytes that the proxy has stored. Returns None for an unknown upload."""
         retries = _Retries()
         while True:
@@ -213,7 +218,7 @@ class Transfers:
 
         retries = _Retries()
         while True:
-            body = _parts(path, local, size, progress)
+            body = _read_pieces(path, local, size, progress)
             headers = {"Content-Length": str(size)}
             reply = await self._attempt("PUT", URL(url, encoded=True), {200, 201, 204}, data=body, headers=headers)
             if not isinstance(reply, Exception):
@@ -236,7 +241,7 @@ class Transfers:
 
         import aiohttp
 
-        partial, retries = Partial(target), _Retries()
+        partial, retries = PartialDownload(target), _Retries()
         while True:
             ticket = await tickets()  # anew each time: the old one may have expired meanwhile
             old_size = partial.size
@@ -249,13 +254,13 @@ class Transfers:
                 await retries.wait(error)
         partial.publish()
 
-    async def _fetch(self, path: str, ticket: Ticket, partial: Partial, progress: Progress | None) -> None:
+    async def _fetch(self, path: str, ticket: Ticket, partial: PartialDownload, progress: Progress | None) -> None:
         import asyncio
 
         import aiohttp
 
-        offset, version = partial.size, partial.version
-        headers = {"Range": f"bytes={offset}-", "If-Range": version} if offset and version else {}
+        offset, etag = partial.size, partial.version
+        headers = {"Range": f"bytes={offset}-", "If-Range": etag} if offset and etag else {}
         async with self._http.get(ticket.target, headers=headers, ssl=self._verify) as response:
             if response.status == 416 and headers:
                 partial.drop()
@@ -263,10 +268,10 @@ class Transfers:
             if response.status in _RETRIED:
                 raise aiohttp.ClientPayloadError(f"the storage proxy answers {response.status}")
             if response.status not in (200, 206):
-                raise await _refusal(response)
+                raise await _read_refusal(response)
             done_bytes = offset if response.status == 206 else 0
             total_bytes = done_bytes + int(response.headers.get("Content-Length") or 0)
-            with partial.opened(response.headers.get("ETag", ""), goes_on=response.status == 206) as file:
+            with partial.open_file(response.headers.get("ETag", ""), goes_on=response.status == 206) as file:
                 async for chunk in response.content.iter_chunked(_READ_BYTES):
                     await asyncio.to_thread(file.write, chunk)
                     done_bytes += len(chunk)
@@ -278,7 +283,7 @@ class Transfers:
             progress(path, done_bytes, done_bytes)
 
 
-class Partial:
+class PartialDownload:
     """Represents a partial download, hidden beside its target, with the version (ETag) of the file."""
 
     def __init__(self, target: Path) -> None:
@@ -302,7 +307,7 @@ class Partial:
         except OSError:
             return ""
 
-    def opened(self, version: str, *, goes_on: bool) -> BinaryIO:
+    def open_file(self, version: str, *, goes_on: bool) -> BinaryIO:
         """Opens the partial file for writing, at its end or from its beginning."""
         if not goes_on:
             self.drop()
@@ -320,21 +325,21 @@ class Partial:
         self._mark.unlink(missing_ok=True)
 
 
-async def _parts(path: str, local: Path, size: int, progress: Progress | None) -> AsyncIterator[bytes]:
+async def _read_pieces(path: str, local_path: Path, size: int, progress: Progress | None) -> AsyncIterator[bytes]:
     """Yields exactly ``size`` bytes of a local file, in pieces."""
 
     import asyncio
 
     done_bytes = 0
-    with local.open("rb") as file:
+    with local_path.open("rb") as file:
         while done_bytes < size:
-            part = await asyncio.to_thread(file.read, min(_READ_BYTES, size - done_bytes))
-            if not part:
-                raise BackendClientError(f"{local} became shorter while it was sent")
-            done_bytes += len(part)
+            piece = await asyncio.to_thread(file.read, min(_READ_BYTES, size - done_bytes))
+            if not piece:
+                raise BackendClientError(f"{local_path} became shorter while it was sent")
+            done_bytes += len(piece)
             if progress is not None:
                 progress(path, done_bytes, size)
-            yield part
+            yield piece
 
 
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
@@ -342,34 +347,34 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return file.read(size)
 
 
-async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
-    """Awaits ``works``, at most ``parallel`` at a time, and returns the results in order.
+async def run_in_parallel(awaitables: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
+    """Awaits ``awaitables``, at most ``parallel`` at a time, and returns the results in order.
 
     The first failure ends the rest.
     """
 
     import asyncio
 
-    running = asyncio.Semaphore(max(1, parallel))
-    pending_works = list(works)
+    running_limit = asyncio.Semaphore(max(1, parallel))
+    pending_awaitables = list(awaitables)
 
-    async def await_in_turn(work: Awaitable[Any]) -> Any:
-        async with running:
-            return await work
+    async def await_when_free(awaitable: Awaitable[Any]) -> Any:
+        async with running_limit:
+            return await awaitable
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(await_in_turn(work)) for work in pending_works]
+            tasks = [group.create_task(await_when_free(awaitable)) for awaitable in pending_awaitables]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     finally:
-        for work in pending_works:
-            if asyncio.iscoroutine(work):
-                work.close()  # it may not have been started
+        for awaitable in pending_awaitables:
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()  # it may not have been started
     return [task.result() for task in tasks]
 
 
-def inside(base: Path, path: str) -> Path:
+def path_inside(base: Path, path: str) -> Path:
     """Returns the local path of a file. The path is always inside of ``base``, whatever name a server sent."""
     path_parts = PurePosixPath(path).parts
     if ".." in path_parts or path.startswith("/") or "\0" in path:
@@ -388,23 +393,26 @@ def collect(
     for name in files:
         path = Path(name) if Path(name).is_absolute() else base_folder / name
         # The directory is resolved, the last part is not: a link is sent under its own name.
-        local = path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
-        if not local.is_relative_to(root):
+        local_path = path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
+        if not local_path.is_relative_to(root):
             raise BackendClientError(f"{name} is outside of {base_folder}")
-        if local.is_dir():
+        if local_path.is_dir():
             if not recursive:
                 raise BackendClientError(f"{name} is a directory: upload it with recursive")
-            directories.add(local.relative_to(root).as_posix())
-            for directory, names, leaves in os.walk(local):
-                folder = Path(directory)
-                directories |= {(folder / name).relative_to(root).as_posix() for name in names}
-                local_by_path |= {(folder / file).relative_to(root).as_posix(): folder / file for file in leaves}
-        elif local.is_file():
-            local_by_path[local.relative_to(root).as_posix()] = local
+            directories.add(local_path.relative_to(root).as_posix())
+            for walked_directory, directory_names, file_names in os.walk(local_path):
+                walked_folder = Path(walked_directory)
+                directories |= {(walked_folder / name).relative_to(root).as_posix() for name in directory_names}
+                local_by_path |= {
+                    (walked_folder / file_name).relative_to(root).as_posix(): walked_folder / file_name
+                    for file_name in file_names
+                }
+        elif local_path.is_file():
+            local_by_path[local_path.relative_to(root).as_posix()] = local_path
         else:
             raise BackendClientError(f"{name} is no regular file")
-    for remote in (*local_by_path, *directories):
-        if not remote.isprintable() and any("\ud800" <= character <= "\udfff" for character in remote):
-            raise BackendClientError(f"{os.fsencode(remote)!r} is no name in UTF-8")
-    parents = {PurePosixPath(path).parent.as_posix() for path in local_by_path}
-    return sorted(local_by_path.items()), sorted((directories | parents) - {"."})
+    for remote_path in (*local_by_path, *directories):
+        if not remote_path.isprintable() and any("\ud800" <= character <= "\udfff" for character in remote_path):
+            raise BackendClientError(f"{os.fsencode(remote_path)!r} is no name in UTF-8")
+    parent_directories = {PurePosixPath(path).parent.as_posix() for path in local_by_path}
+    return sorted(local_by_path.items()), sorted((directories | parent_directories) - {"."})

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendClientError, EndpointUnreachable
 from ai.backend.client.types import Remote
-from ai.backend.client.wire import Call, Reply, prepare, problem
+from ai.backend.client.wire import Call, Reply, api_error_of, prepare_request
 
 if TYPE_CHECKING:
     import aiohttp
@@ -86,24 +86,24 @@ class Transport(Remote, ABC):
                 self.config.fail_over()
                 continue
             if reply.status >= 400:
-                raise problem(reply.status, response.reason or "", reply.body)
+                raise api_error_of(reply.status, response.reason or "", reply.body)
             return reply
         raise AssertionError("unreachable")
 
     async def _send(self, call: Call) -> Any:
-        failure: Exception | None = None
+        last_error: Exception | None = None
         for pause_s in _PAUSES_S:
             for _ in self.config.endpoint_urls:
                 try:
-                    return await self._exchange(call.method, *prepare(self.config, call))
+                    return await self._exchange(call.method, *prepare_request(self.config, call))
                 except self.broken_errors as error:
                     if not call.repeatable and not isinstance(error, self.never_sent_errors):
                         raise self.unreachable(error) from error
-                    failure = error
+                    last_error = error
                 self.config.fail_over()
             await self.pause(pause_s)
         endpoint_names = ", ".join(self.config.endpoint_urls)
-        raise EndpointUnreachable(f"no answer from {endpoint_names}: {failure or 'timed out'}") from failure
+        raise EndpointUnreachable(f"no answer from {endpoint_names}: {last_error or 'timed out'}") from last_error
 
     def unreachable(self, error: Exception | None) -> EndpointUnreachable:
         """Returns the exception for a connection that broke."""

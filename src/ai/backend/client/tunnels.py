@@ -30,10 +30,11 @@ def tunnel_query(
     if envs:
         query["envs"] = json.dumps(dict(envs))
     if arguments:
-        values = {
-            name: list(v) if isinstance(v, Sequence) and not isinstance(v, str) else v for name, v in arguments.items()
+        argument_values = {
+            name: list(argument) if isinstance(argument, Sequence) and not isinstance(argument, str) else argument
+            for name, argument in arguments.items()
         }
-        query["arguments"] = json.dumps(values)
+        query["arguments"] = json.dumps(argument_values)
     return query
 
 
@@ -131,19 +132,19 @@ async def copy_both_ways(stream: AppStream, reader: asyncio.StreamReader, writer
     Raises EndpointUnreachable if cut on the far side. ConnectionError: cut on this one.
     """
 
-    async def copy_outward() -> None:
+    async def copy_to_service() -> None:
         while data := await reader.read(_PIECE_BYTES):
             await stream.write(data)
         await stream.write_eof()
 
-    async def copy_inward() -> None:
+    async def copy_to_client() -> None:
         while data := await stream.read():
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
 
-    tasks = asyncio.create_task(copy_outward()), asyncio.create_task(copy_inward())
+    tasks = asyncio.create_task(copy_to_service()), asyncio.create_task(copy_to_client())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in reversed(tasks):

@@ -13,23 +13,23 @@ def normal_url(text: str) -> str:
 
     Raises ValueError if it is none.
     """
-    parts = urlsplit(text)
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.port == 0:
+    url_parts = urlsplit(text)
+    if url_parts.scheme not in _DEFAULT_PORTS or not url_parts.hostname or url_parts.port == 0:
         raise ValueError("an endpoint is written http://HOST[:PORT] or https://HOST[:PORT]")
-    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    host = url_parts.hostname if url_parts.hostname.isascii() else url_parts.hostname.encode("idna").decode()
     host = f"[{host}]" if ":" in host else host
-    port = "" if parts.port is None else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}{quote(parts.path, safe=_PATH_CHARACTERS)}"
+    port_suffix = "" if url_parts.port is None else f":{url_parts.port}"
+    return f"{url_parts.scheme}://{host}{port_suffix}{quote(url_parts.path, safe=_PATH_CHARACTERS)}"
 
 
 def host_of(url: str) -> str:
     """Returns the ``Host`` header of a URL: its host, with the port unless it is the default of the scheme."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2].lower()
-    return host.removesuffix(f":{_DEFAULT_PORTS[parts.scheme]}")
+    url_parts = urlsplit(url)
+    host = url_parts.netloc.rpartition("@")[2].lower()
+    return host.removesuffix(f":{_DEFAULT_PORTS[url_parts.scheme]}")
 
 
 def raw_target(url: str) -> str:
     """Returns the path and the query of a URL as they are on the wire."""
-    parts = urlsplit(url)
-    return f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    url_parts = urlsplit(url)
+    return f"{url_parts.path or '/'}{'?' + url_parts.query if url_parts.query else ''}"

@@ -74,7 +74,7 @@ class Call:
     headers: Mapping[str, str] | None = None
 
 
-def segment(text: str) -> str:
+def encode_segment(text: str) -> str:
     """Encodes a part of a path as the spec requires (03-07, "Parameters in URI")."""
     return quote(text, safe="~()*!.'")
 
@@ -108,7 +108,7 @@ def sign_headers(config: APIConfig, method: str, url: str, content_type: str | N
     return headers
 
 
-def prepare(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
+def prepare_request(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
     """Returns the request of a call to the endpoint in use, dated now: its URL, its headers and its body."""
     url = call_url(config.endpoint_url, call.path, call.params)
     body: Any = None
@@ -131,16 +131,16 @@ def prepare(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
     return url, headers, body
 
 
-def problem(status: int, reason: str, body: bytes) -> BackendAPIError:
+def api_error_of(status: int, reason: str, body: bytes) -> BackendAPIError:
     """Returns the exception for an answer with a status of 400 or more."""
-    text = body.decode(errors="replace")
+    body_text = body.decode(errors="replace")
     try:
-        document = json.loads(text)
+        problem_document = json.loads(body_text)
     except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        document = {"msg": text[:200].strip()} if text.strip() else {}
-    return BackendAPIError(status, reason, document)
+        problem_document = None
+    if not isinstance(problem_document, dict):
+        problem_document = {"msg": body_text[:200].strip()} if body_text.strip() else {}
+    return BackendAPIError(status, reason, problem_document)
 
 
 def trace_headers() -> Mapping[str, str]:
@@ -149,11 +149,11 @@ def trace_headers() -> Mapping[str, str]:
     A program that traces itself with OpenTelemetry has it from its current span; any other one from the variable
     ``TRACEPARENT``, as build systems and sessions set it. Nothing is imported for it.
     """
-    api = sys.modules.get("opentelemetry.trace")
-    if api is not None:
-        context = api.get_current_span().get_span_context()
-        if context.is_valid:
-            flags = int(context.trace_flags) & 1
-            return {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}
-    parent = os.environ.get("TRACEPARENT", "")
-    return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
+    trace_api = sys.modules.get("opentelemetry.trace")
+    if trace_api is not None:
+        span_context = trace_api.get_current_span().get_span_context()
+        if span_context.is_valid:
+            flags = int(span_context.trace_flags) & 1
+            return {"traceparent": f"00-{span_context.trace_id:032x}-{span_context.span_id:016x}-{flags:02x}"}
+    traceparent = os.environ.get("TRACEPARENT", "")
+    return {"traceparent": traceparent} if _TRACEPARENT.fullmatch(traceparent) else {}

@@ -187,8 +187,12 @@ class ComputeDevice:
         """The plugin's properties, and ``<device name>::model::<model name>`` if the device has a model."""
         if not self.model_name:
             return self.variant_properties
-        model = VariantProperty(namespace=self.device_name, feature="model", value=self.model_name)
-        return self.variant_properties if model in self.variant_properties else (*self.variant_properties, model)
+        model_property = VariantProperty(namespace=self.device_name, feature="model", value=self.model_name)
+        return (
+            self.variant_properties
+            if model_property in self.variant_properties
+            else (*self.variant_properties, model_property)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +219,7 @@ class DeviceAllocation:
         return sum(self.slots.get(slot_name, {}).values(), Decimal(0))
 
     def device_ids(self) -> frozenset[DeviceId]:
-        return frozenset(device_id for per_device in self.slots.values() for device_id in per_device)
+        return frozenset(device_id for device_quantities in self.slots.values() for device_id in device_quantities)
 
 
 class AllocationStrategy(StrEnum):

@@ -41,8 +41,8 @@ class BackendError(Exception):
         blame: Blame | None = None,
         retryable: bool | None = None,
     ) -> None:
-        values = {"code": code, "title": title, "blame": blame, "retryable": retryable}
-        for name, value in values.items():
+        given_values = {"code": code, "title": title, "blame": blame, "retryable": retryable}
+        for name, value in given_values.items():
             if value is not None:
                 setattr(cls, name, value)
 
@@ -339,10 +339,10 @@ class CreationDeferred(
 
 def _classes_by_code(cls: type[BackendError]) -> dict[str, type[BackendError]]:
     """Maps codes to an error class and its subclasses. Classes that inherit their code are left out."""
-    classes = {cls.code: cls} if "code" in vars(cls) else {}
+    classes_by_code = {cls.code: cls} if "code" in vars(cls) else {}
     for subclass in cls.__subclasses__():
-        classes |= _classes_by_code(subclass)
-    return classes
+        classes_by_code |= _classes_by_code(subclass)
+    return classes_by_code
 
 
 def from_wire(code: str, message: str, data: Mapping[str, Any] | None = None) -> BackendError:

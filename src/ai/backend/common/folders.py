@@ -20,7 +20,7 @@ class FolderPermission(StrEnum):
     WRITE_DELETE = "wd"
 
     @property
-    def writes(self) -> bool:
+    def allows_writing(self) -> bool:
         return self is not FolderPermission.READ_ONLY
 
 
@@ -112,16 +112,20 @@ def check_folder_name(name: str) -> str:
     It becomes the name of a directory in sessions, so it is no path, no id, and no file that a shell reads at its
     start; a leading dot mounts the folder into every session of its owner.
     """
-    composed = unicodedata.normalize("NFC", name)
-    if not 1 <= len(composed) <= 64 or len(composed.encode()) > 255 or _NAME_PATTERN.fullmatch(composed) is None:
+    composed_name = unicodedata.normalize("NFC", name)
+    if (
+        not 1 <= len(composed_name) <= 64
+        or len(composed_name.encode()) > 255
+        or _NAME_PATTERN.fullmatch(composed_name) is None
+    ):
         raise InvalidName(
             "A folder's name is 1 to 64 letters, digits, blanks and _ . - ( ) + @, with no blank at either end and no "
             "mark but the dot and the underscore at its beginning.",
             data={"name": "malformed"},
         )
-    if _RESERVED_NAME_PATTERN.fullmatch(composed) or _FOLDER_ID_PATTERN.fullmatch(composed):
-        raise InvalidName(f"{composed!r} may not name a folder.", data={"name": "reserved"})
-    return composed
+    if _RESERVED_NAME_PATTERN.fullmatch(composed_name) or _FOLDER_ID_PATTERN.fullmatch(composed_name):
+        raise InvalidName(f"{composed_name!r} may not name a folder.", data={"name": "reserved"})
+    return composed_name
 
 
 def parse_folder_id(text: str) -> FolderId | None:

@@ -21,7 +21,7 @@ CUSTOMIZED_OWNER_LABEL = "ai.backend.customized-image.owner"
 """Whose image it is that was committed from a session: `user:<uuid>`. Others do not see it."""
 CUSTOMIZED_NAME_LABEL = "ai.backend.customized-image.name"
 _ARCHITECTURES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
-_VANILLA = {
+_DEFAULT_LABELS = {
     "ai.backend.kernelspec": KERNELSPEC_VERSION,
     "ai.backend.role": "COMPUTE",
     "ai.backend.features": "batch query uid-match user-input",
@@ -45,9 +45,9 @@ def architecture_name(name: str) -> str:
 
 def _split_registry(text: str) -> tuple[str, str]:
     """Splits a name into the registry, empty if there is none, and the rest."""
-    registry, slash, rest = text.partition("/")
+    registry, slash, remaining_name = text.partition("/")
     is_host = "." in registry or ":" in registry or registry == "localhost"
-    return (registry, rest) if slash and is_host else ("", text)
+    return (registry, remaining_name) if slash and is_host else ("", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class ImageName:
         >>> ImageName.parse("cr.example.org:5000/stable/python:3.11")
         ImageName(registry='cr.example.org:5000', path='stable/python', tag='3.11')
         """
-        registry, rest = _split_registry(text)
-        path, colon, tag = rest.partition(":")
+        registry, name_without_registry = _split_registry(text)
+        path, colon, tag = name_without_registry.partition(":")
         tag = tag if colon else DEFAULT_TAG
         is_valid = len(text) <= MAX_NAME_LENGTH and _PATH_PATTERN.fullmatch(path) and _TAG_PATTERN.fullmatch(tag)
         if not is_valid or (registry and not _REGISTRY_PATTERN.fullmatch(registry)):
@@ -120,7 +120,7 @@ def check_alias(alias: str) -> str:
 
 def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Returns the image's labels, completed by the defaults that apply since 24.09."""
-    return {**_VANILLA, **labels}
+    return {**_DEFAULT_LABELS, **labels}
 
 
 def label_problem(labels: Mapping[str, str]) -> str | None:
@@ -131,8 +131,8 @@ def label_problem(labels: Mapping[str, str]) -> str | None:
     kernelspec = labels.get("ai.backend.kernelspec", KERNELSPEC_VERSION)
     if kernelspec != KERNELSPEC_VERSION:
         return f"ai.backend.kernelspec is {kernelspec[:32]!r}, and only {KERNELSPEC_VERSION} is known"
-    for name, text in labels.items():
-        if name.startswith(MIN_RESOURCE_PREFIX) and (problem := _minimum_problem(name, text)):
+    for name, label_value in labels.items():
+        if name.startswith(MIN_RESOURCE_PREFIX) and (problem := _minimum_problem(name, label_value)):
             return problem
     role = labels.get("ai.backend.role", IMAGE_ROLES[0])
     if role not in IMAGE_ROLES:
@@ -144,13 +144,13 @@ def label_problem(labels: Mapping[str, str]) -> str | None:
     return None
 
 
-def _minimum_problem(name: str, text: str) -> str | None:
+def _minimum_problem(name: str, minimum_text: str) -> str | None:
     try:
-        quantity = ResourceSlot.parse({name.removeprefix(MIN_RESOURCE_PREFIX): text})
+        quantities = ResourceSlot.parse({name.removeprefix(MIN_RESOURCE_PREFIX): minimum_text})
     except (InvalidQuantity, InvalidInput):
-        return f"{name[:64]} is {text[:32]!r}, which is no quantity"
-    if any(value < 0 or value.is_infinite() for value in quantity.values()):
-        return f"{name[:64]} is {text[:32]!r}, which no session can have"
+        return f"{name[:64]} is {minimum_text[:32]!r}, which is no quantity"
+    if any(minimum < 0 or minimum.is_infinite() for minimum in quantities.values()):
+        return f"{name[:64]} is {minimum_text[:32]!r}, which no session can have"
     return None
 
 
@@ -160,7 +160,7 @@ def split_image(canonical: str) -> tuple[str, str, str]:
     >>> split_image("cr.example.org:5000/stable/python:3.11")
     ('cr.example.org:5000', 'stable/python', '3.11')
     """
-    registry, rest = _split_registry(canonical)
-    parent_path, _, last_part = rest.rpartition("/")
+    registry, name_without_registry = _split_registry(canonical)
+    parent_path, _, last_part = name_without_registry.rpartition("/")
     name, _, tag = last_part.partition(":")
     return registry, f"{parent_path}/{name}" if parent_path else name, tag

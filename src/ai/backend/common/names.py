@@ -20,9 +20,10 @@ def check_slug(name: str, *, what: str, min_length: int = 1, max_length: int = 6
     """
     pattern = _DOTTED_SLUG_PATTERN if allow_dots else _SLUG_PATTERN
     if not min_length <= len(name) <= max_length or pattern.fullmatch(name) is None:
-        allowed = "letters, digits, hyphens, underscores" + (" and dots" if allow_dots else "")
+        allowed_characters = "letters, digits, hyphens, underscores" + (" and dots" if allow_dots else "")
         raise InvalidName(
-            f"{what} must be {min_length} to {max_length} characters of {allowed}, none of the marks at either end",
+            f"{what} must be {min_length} to {max_length} characters of {allowed_characters}, "
+            "none of the marks at either end",
             data={what: "malformed"},
         )
     return name

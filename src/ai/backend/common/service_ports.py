@@ -58,10 +58,10 @@ def parse_declarations(text: str) -> tuple[ServicePort, ...]:
     if len(text) > _MAX_TEXT_LENGTH:
         raise InvalidInput(f"service ports are longer than {_MAX_TEXT_LENGTH} characters")
     services: list[ServicePort] = []
-    for part in filter(None, (part.strip() for part in _BETWEEN_PORTS.split(text))):
-        match = _DECLARATION_PATTERN.fullmatch(part)
+    for declaration in filter(None, (declaration.strip() for declaration in _BETWEEN_PORTS.split(text))):
+        match = _DECLARATION_PATTERN.fullmatch(declaration)
         if match is None:
-            raise InvalidInput(f"{part[:64]!r} is not NAME:PROTOCOL:PORT")
+            raise InvalidInput(f"{declaration[:64]!r} is not NAME:PROTOCOL:PORT")
         ports = tuple(int(number) for number in match["ports"].strip("[]").split(","))
         services.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
     _check_services(services)
@@ -90,11 +90,13 @@ def _check_services(ports: Sequence[ServicePort]) -> None:
 def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
     """Returns the services that an image declares. Services of endpoints are marked. Raises InvalidInput."""
     services = parse_declarations(labels.get(PORTS_LABEL, ""))
-    endpoints = {name for name in (part.strip() for part in labels.get(ENDPOINTS_LABEL, "").split(",")) if name}
-    missing_names = endpoints - {service.name for service in services}
+    endpoint_names = {
+        name for name in (name_text.strip() for name_text in labels.get(ENDPOINTS_LABEL, "").split(",")) if name
+    }
+    missing_names = endpoint_names - {service.name for service in services}
     if missing_names:
         raise InvalidInput(f"{ENDPOINTS_LABEL} names {min(missing_names)[:64]!r}, which is no service port")
-    return tuple(replace(service, is_endpoint=service.name in endpoints) for service in services)
+    return tuple(replace(service, is_endpoint=service.name in endpoint_names) for service in services)
 
 
 def kernel_services(

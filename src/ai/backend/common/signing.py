@@ -59,22 +59,22 @@ def parse_authorization(header: str) -> Credential:
     usual_match = _USUAL_HEADER_PATTERN.fullmatch(header)
     if usual_match is not None:
         return Credential(hash_name="sha256", access_key=usual_match[1], signature=usual_match[2])
-    scheme, _, rest = header.partition(" ")
-    params = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    scheme, _, parameter_text = header.partition(" ")
+    params = dict(part.strip().partition("=")[::2] for part in parameter_text.split(","))
     access_key, _, signature = params.get("credential", "").partition(":")
-    family, _, hash_name = params.get("signMethod", "").partition("-")
+    method_family, _, hash_name = params.get("signMethod", "").partition("-")
     hash_name = hash_name.lower().replace("-", "_")
-    if scheme != _SCHEME or family != "HMAC" or hash_name not in HASH_NAMES or not access_key or not signature:
+    if scheme != _SCHEME or method_family != "HMAC" or hash_name not in HASH_NAMES or not access_key or not signature:
         raise AuthenticationFailed("The Authorization header is malformed.")
     return Credential(hash_name=hash_name, access_key=access_key, signature=signature)
 
 
 def parse_date(text: str) -> datetime:
     """Parses an ISO 8601 or RFC 7231 date. A date without a zone is in UTC. Raises AuthenticationFailed."""
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+    for parse_format in (datetime.fromisoformat, parsedate_to_datetime):
         try:
-            parsed = parse(text)
-            return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+            parsed_date = parse_format(text)
+            return parsed_date.replace(tzinfo=UTC) if parsed_date.tzinfo is None else parsed_date.astimezone(UTC)
         except (ValueError, TypeError, OverflowError):  # of a number, or of the calendar's ends by the zone
             continue
     raise AuthenticationFailed("The Date header is malformed.")
@@ -110,12 +110,12 @@ def derive_key(secret_key: str, day: str, host: str, hash_name: str = "sha256") 
 
 def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", body: bytes = b"") -> str:
     """Returns the hex signature of a request under a key that :func:`derive_key` returned."""
-    text = (
+    signed_text = (
         f"{parts.method}\n{parts.raw_target}\n{parts.date}\nhost:{parts.host.strip().lower()}\n"
         f"content-type:{parts.content_type}\nx-backendai-version:{parts.version}\n"
         f"{hashlib.new(hash_name, body).hexdigest() if body else _EMPTY_DIGESTS[hash_name]}"
     )
-    return _hmac_digest(key, text, hash_name).hex()
+    return _hmac_digest(key, signed_text, hash_name).hex()
 
 
 def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body: bytes = b"") -> str:

@@ -37,10 +37,10 @@ class BinarySize(int):
         match = _SIZE_PATTERN.fullmatch(text.strip().replace("_", "")) if len(text) <= _MAX_TEXT_LENGTH else None
         if match is None:
             raise InvalidQuantity(f"not a size: {text[:_MAX_TEXT_LENGTH]!r}; write bytes or a suffix, as 512m or 2g")
-        value = Decimal(match["number"]) * (1024 ** _SUFFIX_EXPONENTS[(match["scale"] or "").lower()])
-        if value != value.to_integral_value():
+        byte_count = Decimal(match["number"]) * (1024 ** _SUFFIX_EXPONENTS[(match["scale"] or "").lower()])
+        if byte_count != byte_count.to_integral_value():
             raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
-        return cls(int(value))
+        return cls(int(byte_count))
 
     def __str__(self) -> str:
         """Returns the shortest exact form with at most two decimals. If there is none, returns plain bytes."""
@@ -62,22 +62,22 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
     """
     if isinstance(value, bool):
         raise InvalidQuantity(f"not a quantity: {value!r}")
-    text = str(value).strip() if not isinstance(value, BinarySize) else str(int(value))
-    if not text or len(text) > _MAX_TEXT_LENGTH:
-        raise InvalidQuantity(f"not a quantity: {text[:_MAX_TEXT_LENGTH]!r}")
-    if text.lower() in ("infinity", "inf"):
+    quantity_text = str(value).strip() if not isinstance(value, BinarySize) else str(int(value))
+    if not quantity_text or len(quantity_text) > _MAX_TEXT_LENGTH:
+        raise InvalidQuantity(f"not a quantity: {quantity_text[:_MAX_TEXT_LENGTH]!r}")
+    if quantity_text.lower() in ("infinity", "inf"):
         return INFINITY
-    if text[-1].isalpha():
-        number = Decimal(int(BinarySize.parse(text)))
+    if quantity_text[-1].isalpha():
+        number = Decimal(int(BinarySize.parse(quantity_text)))
     else:
         try:
-            number = _EXACT_CONTEXT.create_decimal(text)
+            number = _EXACT_CONTEXT.create_decimal(quantity_text)
         except DecimalException:
-            raise InvalidQuantity(f"not a quantity: {text!r}") from None
+            raise InvalidQuantity(f"not a quantity: {quantity_text!r}") from None
     if not number.is_finite() or number < 0 or not _fits_exactly(number):
-        raise InvalidQuantity(f"quantity out of range: {text!r}")
+        raise InvalidQuantity(f"quantity out of range: {quantity_text!r}")
     if is_bytes and number != number.to_integral_value():
-        raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
+        raise InvalidQuantity(f"{quantity_text!r} is not a whole number of bytes")
     return number
 
 
@@ -92,8 +92,8 @@ def format_quantity(value: Decimal) -> str:
     """Formats a quantity without exponent or trailing zeros; sizes are plain bytes, the infinite is ``Infinity``."""
     if value.is_infinite():
         return "Infinity" if value > 0 else "-Infinity"
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    quantity_text = f"{value:f}"
+    return quantity_text.rstrip("0").rstrip(".") if "." in quantity_text else quantity_text
 
 
 class ResourceSlot(Mapping[str, Decimal]):
@@ -115,16 +115,16 @@ class ResourceSlot(Mapping[str, Decimal]):
     @classmethod
     def parse(cls, data: Mapping[str, str | int | float | Decimal]) -> Self:
         """Parses user input or stored text. Raises InvalidQuantity, whose message names the slot."""
-        result: dict[str, Decimal] = {}
+        quantities: dict[str, Decimal] = {}
         for name, value in data.items():
             try:
-                result[name] = parse_quantity(value, is_bytes=name == "mem")
+                quantities[name] = parse_quantity(value, is_bytes=name == "mem")
             except InvalidQuantity as e:
                 raise InvalidQuantity(f"{name}: {e}") from None
-        return cls._unchecked(result)
+        return cls._from_checked(quantities)
 
     @classmethod
-    def _unchecked(cls, data: dict[str, Decimal]) -> Self:
+    def _from_checked(cls, data: dict[str, Decimal]) -> Self:
         self = cls.__new__(cls)
         self._data = data
         return self
@@ -152,16 +152,16 @@ class ResourceSlot(Mapping[str, Decimal]):
         data = self._data.copy()
         for name, value in other._data.items():
             data[name] = data[name] + value if name in data else value
-        return ResourceSlot._unchecked(data)
+        return ResourceSlot._from_checked(data)
 
     def __sub__(self, other: ResourceSlot) -> ResourceSlot:
         data = self._data.copy()
         for name, value in other._data.items():
             data[name] = data[name] - value if name in data else -value
-        return ResourceSlot._unchecked(data)
+        return ResourceSlot._from_checked(data)
 
     def __mul__(self, factor: int) -> ResourceSlot:
-        return ResourceSlot._unchecked({name: value * factor for name, value in self._data.items()})
+        return ResourceSlot._from_checked({name: value * factor for name, value in self._data.items()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceSlot):
@@ -203,7 +203,9 @@ class ResourceSlot(Mapping[str, Decimal]):
 
         The result is empty if the request fits.
         """
-        return ResourceSlot._unchecked({k: v - available[k] for k, v in self._data.items() if v > available[k]})
+        return ResourceSlot._from_checked(
+            {slot: quantity - available[slot] for slot, quantity in self._data.items() if quantity > available[slot]}
+        )
 
     def nonzero(self) -> ResourceSlot:
-        return ResourceSlot._unchecked({name: quantity for name, quantity in self._data.items() if quantity})
+        return ResourceSlot._from_checked({name: quantity for name, quantity in self._data.items() if quantity})

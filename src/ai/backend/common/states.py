@@ -82,7 +82,7 @@ class ClaimStatus(StrEnum):
     DELETED = "DELETED"
 
     @property
-    def holds(self) -> bool:
+    def holds_devices(self) -> bool:
         """Returns True if the claim holds devices."""
         return self in HOLDING_CLAIM_STATUSES
 

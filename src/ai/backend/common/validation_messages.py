@@ -24,48 +24,51 @@ def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tup
 
     ``annotation`` is the type of the value, from which the message for a wrong enumeration value lists the choices.
     """
-    text = str(error)
-    problem, _, path = text.rpartition(" - at `$") if " - at `$" in text else (text, "", "")
+    message = str(error)
+    problem, _, path = message.rpartition(" - at `$") if " - at `$" in message else (message, "", "")
     path = path.removesuffix("`")[:_MAX_TEXT_LENGTH]
     if problem.startswith("Invalid enum value"):
-        fields = [part for part in path.replace("[", ".[").split(".") if part and part[0] != "["]
-        choices = [str(choice) for choice in _allowed_values(annotation, fields)]
+        field_names = [
+            path_part for path_part in path.replace("[", ".[").split(".") if path_part and path_part[0] != "["
+        ]
+        choices = [str(choice) for choice in _allowed_values(annotation, field_names)]
         if choices:
             problem = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
     elif problem.startswith(_PATTERN_PROBLEM):
         pattern = problem.removeprefix(_PATTERN_PROBLEM).removesuffix("'").replace("\\\\", "\\")
-        words = next(_words_of(annotation, pattern), None)
-        problem = problem if words is None else f"Expected {words}"
-    elif length := _LENGTH_PROBLEM.match(problem):
-        kind, unit = _KINDS.get(length[1], ("an object", "field"))
-        problem = f"Expected {kind} of {_BOUNDS[length[2]]}{length[3]} {unit}{'' if length[3] == '1' else 's'}"
+        description = next(_pattern_descriptions(annotation, pattern), None)
+        problem = problem if description is None else f"Expected {description}"
+    elif length_match := _LENGTH_PROBLEM.match(problem):
+        kind_text, unit = _KINDS.get(length_match[1], ("an object", "field"))
+        bound, length = _BOUNDS[length_match[2]], length_match[3]
+        problem = f"Expected {kind_text} of {bound}{length} {unit}{'' if length == '1' else 's'}"
     return path, problem[:_MAX_TEXT_LENGTH]
 
 
-def _words_of(annotation: Any, pattern: str, outer: tuple[type, ...] = ()) -> Iterator[str]:
+def _pattern_descriptions(annotation: Any, pattern: str, enclosing_types: tuple[type, ...] = ()) -> Iterator[str]:
     """Yields the descriptions of the constraints with a pattern in a type; a pattern means the same everywhere."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        if annotation not in outer:
+        if annotation not in enclosing_types:
             for field in structs.fields(annotation):
-                yield from _words_of(field.type, pattern, (*outer, annotation))
+                yield from _pattern_descriptions(field.type, pattern, (*enclosing_types, annotation))
         return
     for constraint in getattr(annotation, "__metadata__", ()):
         if isinstance(constraint, msgspec.Meta) and constraint.pattern == pattern and constraint.description:
             yield constraint.description
-    for part in get_args(annotation):
-        if part is not annotation:
-            yield from _words_of(part, pattern, outer)
+    for type_argument in get_args(annotation):
+        if type_argument is not annotation:
+            yield from _pattern_descriptions(type_argument, pattern, enclosing_types)
 
 
-def _allowed_values(annotation: Any, fields: list[str]) -> Iterator[Any]:
+def _allowed_values(annotation: Any, field_names: list[str]) -> Iterator[Any]:
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
         yield from (member.value for member in annotation)
     elif isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         for field in structs.fields(annotation):
-            if fields and field.encode_name == fields[0]:
-                yield from _allowed_values(field.type, fields[1:])
+            if field_names and field.encode_name == field_names[0]:
+                yield from _allowed_values(field.type, field_names[1:])
     else:
-        for part in get_args(annotation):
-            yield from _allowed_values(part, fields)
+        for type_argument in get_args(annotation):
+            yield from _allowed_values(type_argument, field_names)

@@ -77,17 +77,17 @@ class FolderPath:
             raise InvalidPath("A path inside a folder does not begin with a slash.", data={"path": text[:256]})
         parts = tuple(part for part in text.split("/") if part not in ("", "."))
         try:
-            sizes = [len(part.encode()) for part in parts]
+            part_bytes = [len(part.encode()) for part in parts]
         except UnicodeEncodeError:
             raise InvalidPath("A path is UTF-8.") from None
         if ".." in parts or "\0" in text:
             raise InvalidPath("A path inside a folder has no '..' and no NUL.", data={"path": text[:256]})
-        if max(sizes, default=0) > MAX_PART_BYTES or sum(sizes) + len(sizes) > MAX_PATH_BYTES:
+        if max(part_bytes, default=0) > MAX_PART_BYTES or sum(part_bytes) + len(part_bytes) > MAX_PATH_BYTES:
             raise InvalidPath(f"A path has at most {MAX_PATH_BYTES} bytes, and {MAX_PART_BYTES} in each part.")
         return cls(parts)
 
     @classmethod
-    def name(cls, text: str) -> str:
+    def check_name(cls, text: str) -> str:
         """Checks that the path is a single part, as names of new entries are, and returns the path.
 
         Raises InvalidPath.

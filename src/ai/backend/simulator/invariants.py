@@ -129,7 +129,7 @@ class Invariants:
                     }
                 _count_devices(used_amounts, kernel.agent, reported_devices)
         for claim in memory.claims.values():
-            if claim.status.holds != (claim.agent is not None):
+            if claim.status.holds_devices != (claim.agent is not None):
                 self.broken.append(f"the claim {claim.name} is {claim.status} on {claim.agent}")
             if claim.agent is not None:
                 held_slots_by_agent[claim.agent] = (

@@ -58,7 +58,7 @@ class Proxy:
         gate = Gate(tokens, is_secure=False)
         self.plane = EmbeddedPlane(frontend, gate, RouteDialer(), limits=Limits(**limits))
         await self.plane.start()
-        self.plane.when_waiting(self._count_wait)
+        self.plane.set_waiting_callback(self._count_wait)
 
     def is_at_rest(self) -> bool:
         """Returns True if nothing of any request is left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ai.backend.cli.admin.agents import describe_agent, metrics_of_device, read_agent, troubles
+from ai.backend.cli.admin.agents import describe_agent, metrics_of_device, read_agent, trouble_lines
 from ai.backend.cli.framework.values import describe_metrics
 
 
@@ -42,13 +42,13 @@ def test_an_agent_in_words() -> None:
 
 
 def test_what_is_wrong_is_told_with_its_cause() -> None:
-    assert list(troubles(agent())) == [
+    assert list(trouble_lines(agent())) == [
         "i-01: the plugin cuda has failed: NVML is not there",
         "i-01: the device cuda cuda-1 is unhealthy: Xid 79",
     ]
     refused = {"cuda": {"healthy": True, "reason": "cuda.shares is of type bytes here"}}
     told = agent(compute_plugins=refused, devices=[device("cuda", 0, health="unhealthy")])
-    assert list(troubles(told)) == [
+    assert list(trouble_lines(told)) == [
         "i-01: the plugin cuda: cuda.shares is of type bytes here",
         "i-01: the device cuda cuda-0 is unhealthy: no reason is known",
     ]
@@ -57,12 +57,12 @@ def test_what_is_wrong_is_told_with_its_cause() -> None:
 def test_a_tainted_device_is_named_with_its_key() -> None:
     taint = [{"namespace": "taint", "feature": "key", "value": "burn-in"}, {"namespace": "nvidia", "value": "8.0"}]
     told = agent(compute_plugins={}, devices=[device("cuda", 0, variant_properties=taint), device("cuda", 1)])
-    assert list(troubles(told)) == ["i-01: the device cuda cuda-0 is tainted: burn-in"]
+    assert list(trouble_lines(told)) == ["i-01: the device cuda cuda-0 is tainted: burn-in"]
 
 
 def test_an_agent_of_an_older_server_is_told_as_far_as_it_goes() -> None:
     bare = read_agent({"id": "i-01", "status": "ALIVE", "devices": None, "compute_plugins": None})
-    assert list(troubles(bare)) == []
+    assert list(trouble_lines(bare)) == []
     assert describe_agent(bare, {})["used"] == ""
 
 

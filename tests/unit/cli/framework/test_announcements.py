@@ -50,7 +50,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
             return answer()
 
         monkeypatch.setattr(AsyncManager, "get_announcement", get_announcement)
-        with announcements.with_announcements(config):
+        with announcements.fetching_announcement(config):
             pass
         return capsys.readouterr().err
 

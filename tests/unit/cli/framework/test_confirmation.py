@@ -6,12 +6,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf
+from ai.backend.cli.framework.lazy import LazyGroup, LeafCommand
 from ai.backend.cli.framework.params import confirm, yes_option
 from ai.backend.cli.main import root
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @yes_option
 def purge(yes: bool) -> None:
     confirm("Remove data for good", is_confirmed=yes)

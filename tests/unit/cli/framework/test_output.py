@@ -13,16 +13,16 @@ from ai.backend.cli.framework.output import Column, MutedScreen, OutputMode, Scr
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.redraw import fit_frame
 from ai.backend.cli.framework.terminal import fit_columns, make_panel
-from ai.backend.cli.framework.values import describe_slots, relative_time, short_id
+from ai.backend.cli.framework.values import describe_slots, relative_time, shorten_id
 from ai.backend.cli.session.progress import describe_devices
 from ai.backend.cli.session.ps import image_name
 
 
 def test_no_terminal_obeys_what_others_wrote(capsys: pytest.CaptureFixture[str]) -> None:
     screen, text = Screen(), "a\x1b]0;b\x07\r\nc\x9b1m"
-    screen.say(text)
+    screen.print_line(text)
     screen.inform(text)
-    screen.facts([("name", text)])
+    screen.print_facts([("name", text)])
     screen.error(text)
     printed = "".join(capsys.readouterr())
     assert "\\x1b]0;b\\x07" in printed
@@ -57,11 +57,11 @@ def test_a_frame_replaces_the_screen() -> None:
 
 def test_people_and_programs_get_different_things(capsys: pytest.CaptureFixture[str]) -> None:
     person, program = Screen(), Screen(OutputMode.JSON)
-    person.say("result")
+    person.print_line("result")
     person.inform("meanwhile")
-    program.say("result")
+    program.print_line("result")
     program.inform("meanwhile")
-    program.json({"a": 1})
+    program.print_json({"a": 1})
     printed = capsys.readouterr()
     assert printed.err == "meanwhile\n"
     assert printed.out.startswith("result\n")
@@ -78,7 +78,7 @@ def test_an_error_is_one_line_and_a_document_for_programs(capsys: pytest.Capture
 def test_a_muted_screen_still_tells_results(capsys: pytest.CaptureFixture[str]) -> None:
     screen = MutedScreen()
     screen.inform("meanwhile")
-    screen.say("result")
+    screen.print_line("result")
     assert capsys.readouterr() == ("result\n", "")
     assert screen.is_quiet
 
@@ -106,7 +106,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 COLUMNS = [
     Column("name", "Name"),
-    Column("id", "ID", short_id),
+    Column("id", "ID", shorten_id),
     Column("size", "Size", is_number=True),
     Column("enforced", "Enforced", is_wide=True),
 ]
@@ -118,7 +118,7 @@ HOSTILE = "\x1b]0;owned\x07[red]a[/red] [link=http://x]b :boom: \x1b[2J\r\n\u202
 
 
 def test_a_table_shows_the_main_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().table(ROWS, COLUMNS)
+    Screen().print_table(ROWS, COLUMNS)
     assert capsys.readouterr().out.splitlines() == [
         "Name      ID           Size",
         "한국      8c8c9921  1.0 KiB",
@@ -127,7 +127,7 @@ def test_a_table_shows_the_main_columns(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_wide_table_shows_all_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen(is_wide=True).table(ROWS, COLUMNS)
+    Screen(is_wide=True).print_table(ROWS, COLUMNS)
     assert capsys.readouterr().out.splitlines() == [
         "Name      ID                                       Size  Enforced",
         "한국      8c8c9921-10a9-4c94-a57c-f27e9a75b735  1.0 KiB  cpu, memory",
@@ -136,8 +136,8 @@ def test_a_wide_table_shows_all_of_everything(capsys: pytest.CaptureFixture[str]
 
 
 def test_what_is_no_terminal_gets_each_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().table([{"name": "word " * 500}] * 3, COLUMNS)
-    Screen().facts([("name", "word " * 500)])
+    Screen().print_table([{"name": "word " * 500}] * 3, COLUMNS)
+    Screen().print_facts([("name", "word " * 500)])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert all(line.count("word") == 500 for line in lines[1:])
@@ -145,7 +145,7 @@ def test_what_is_no_terminal_gets_each_row_on_one_line(capsys: pytest.CaptureFix
 
 def test_a_terminal_gets_lines_that_fit(terminal: Terminal) -> None:
     with terminal.in_use():
-        Screen().table([{"name": "word " * 40}, *ROWS], COLUMNS)
+        Screen().print_table([{"name": "word " * 40}, *ROWS], COLUMNS)
     lines = Text.from_ansi(terminal.getvalue()).plain.splitlines()
     assert all(cell_len(line) <= 80 for line in lines)
     assert sum("8c8c9921" in line for line in lines) == 1
@@ -153,18 +153,18 @@ def test_a_terminal_gets_lines_that_fit(terminal: Terminal) -> None:
 
 def test_a_wide_table_is_not_folded(terminal: Terminal) -> None:
     with terminal.in_use():
-        Screen(is_wide=True).table([{"name": "word " * 40}, *ROWS], COLUMNS)
+        Screen(is_wide=True).print_table([{"name": "word " * 40}, *ROWS], COLUMNS)
     assert len(terminal.getvalue().splitlines()) == 4
 
 
 def test_colours_are_for_terminals_that_want_them(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [Column("status", "Status")]
     with terminal.in_use():
-        Screen().table([{"status": "RUNNING"}], columns)
+        Screen().print_table([{"status": "RUNNING"}], columns)
         assert "\x1b[32m" in terminal.getvalue()
         terminal.truncate(0)
         monkeypatch.setenv("NO_COLOR", "1")
-        Screen().table([{"status": "RUNNING"}], columns)
+        Screen().print_table([{"status": "RUNNING"}], columns)
     assert "\x1b[3" not in terminal.getvalue()
     assert "RUNNING" in terminal.getvalue()
 
@@ -173,7 +173,7 @@ def test_pipes_get_no_colours_even_if_a_variable_forces_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    Screen().table([{"status": "RUNNING"}], [Column("status", "Status")])
+    Screen().print_table([{"status": "RUNNING"}], [Column("status", "Status")])
     assert capsys.readouterr().out == "Status\nRUNNING\n"
 
 
@@ -181,14 +181,14 @@ def test_pipes_get_no_colours_even_if_a_variable_forces_them(
 def test_texts_of_users_are_printed_literally_on_a_terminal(terminal: Terminal, is_wide: bool) -> None:
     screen = Screen(is_wide=is_wide)
     keys = ("name", "image", "tag", "description")
-    briefs = (None, image_name, short_id, relative_time)
+    briefs = (None, image_name, shorten_id, relative_time)
     with terminal.in_use():
-        screen.table(
+        screen.print_table(
             [dict.fromkeys(keys, HOSTILE)], [Column(key, key, brief) for key, brief in zip(keys, briefs, strict=True)]
         )
-        screen.facts([(HOSTILE, HOSTILE), ("lines", f"{HOSTILE}\n{HOSTILE}")])
+        screen.print_facts([(HOSTILE, HOSTILE), ("lines", f"{HOSTILE}\n{HOSTILE}")])
         screen.render(make_panel("Announcement", HOSTILE))
-        screen.say(HOSTILE)
+        screen.print_line(HOSTILE)
         screen.inform(HOSTILE)
         screen.error(HOSTILE)
     printed = terminal.getvalue()
@@ -211,7 +211,7 @@ def test_texts_of_users_are_printed_literally_on_a_terminal(terminal: Terminal, 
 def test_a_terminal_without_styles_gets_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with terminal.in_use():
-        Screen().table(ROWS, COLUMNS)
+        Screen().print_table(ROWS, COLUMNS)
     assert "8c8c9921" in terminal.getvalue()
     assert "\x1b" not in terminal.getvalue()
 
@@ -235,9 +235,9 @@ def test_a_transfer_is_silent_where_nobody_looks(capsys: pytest.CaptureFixture[s
 
 
 def test_a_table_with_more_columns_than_fit_is_not_folded(terminal: Terminal) -> None:
-    columns = [Column(f"k{number}", f"Column {number}", short_id) for number in range(9)]
+    columns = [Column(f"k{number}", f"Column {number}", shorten_id) for number in range(9)]
     with terminal.in_use():
-        Screen().table([dict.fromkeys((column.key for column in columns), "abcdefgh")], columns)
+        Screen().print_table([dict.fromkeys((column.key for column in columns), "abcdefgh")], columns)
     heading, row = Text.from_ansi(terminal.getvalue()).plain.splitlines()
     assert all(column.heading in heading for column in columns)
     assert row.count("abcdefgh") == 9

@@ -8,14 +8,14 @@ import pytest
 
 from ai.backend.cli.framework.values import (
     SlotDisplays,
-    cell,
-    decoded,
     describe_slots,
+    format_cell,
+    parse_if_json,
     readable_amount,
     readable_metric,
     readable_size,
     relative_time,
-    short_id,
+    shorten_id,
 )
 
 
@@ -36,7 +36,7 @@ from ai.backend.cli.framework.values import (
     ],
 )
 def test_cells(value: object, text: str) -> None:
-    assert cell(value) == text
+    assert format_cell(value) == text
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_slots_in_the_words_of_their_plugins(slot: str, amount: str, text: str) 
     ],
 )
 def test_cells_for_people(value: object, text: str) -> None:
-    assert cell(value) == text
+    assert format_cell(value) == text
 
 
 def test_encoded_values() -> None:
-    assert decoded('{"a": 1}') == {"a": 1}
-    assert decoded("not json") == "not json"
-    assert decoded(None) is None
+    assert parse_if_json('{"a": 1}') == {"a": 1}
+    assert parse_if_json("not json") == "not json"
+    assert parse_if_json(None) is None
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_what_is_no_time_stays(value: str | None, text: str) -> None:
 
 
 def test_short_ids() -> None:
-    assert short_id("8c8c9921-10a9-4c94-a57c-f27e9a75b735") == "8c8c9921"
-    assert short_id(None) == "-"
+    assert shorten_id("8c8c9921-10a9-4c94-a57c-f27e9a75b735") == "8c8c9921"
+    assert shorten_id(None) == "-"

@@ -100,7 +100,7 @@ LISTS: dict[str, tuple[Sequence[Column], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("columns", "row"), LISTS.values(), ids=LISTS)
 def test_a_list_fits(columns: Sequence[Column], row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().table([row], columns)
+    Screen().print_table([row], columns)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert [line for line in lines if cell_len(line) > 80] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ai.backend.cli.session.apps import arguments_of
+from ai.backend.cli.session.apps import parse_arguments
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ from ai.backend.cli.session.apps import arguments_of
     ],
 )
 def test_one_value_or_several_or_none(texts: tuple[str, ...], found: dict[str, object]) -> None:
-    assert arguments_of(texts) == found
+    assert parse_arguments(texts) == found
 
 
 def test_quotes_must_end() -> None:
     with pytest.raises(ValueError, match="quotation"):
-        arguments_of(("--x 'a",))
+        parse_arguments(("--x 'a",))

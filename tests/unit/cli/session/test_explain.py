@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.cli.session.explain import fact_rows, verdict_line
+from ai.backend.cli.session.explain import explanation_facts, verdict_line
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_facts() -> None:
         "limits": [{"scope": "keypair", "slot": "cpu", "limit": "8", "used": "6", "requested": "4"}],
         "nearest": [{"resources": {"cpu": "2"}, "cluster_size": 2}],
     }
-    assert dict(fact_rows(explanation, {})) == {
+    assert dict(explanation_facts(explanation, {})) == {
         "Reason": "insufficient-resource",
         "Remedy": "It starts when somebody frees what it lacks.",
         "Start Now": "1 of 3",
@@ -56,4 +56,4 @@ def test_facts() -> None:
         "Limit of Keypair": "cpu=8; used cpu=6; requested cpu=4",
         "Would Start Now": "cpu=2, 2 kernels",
     }
-    assert not list(fact_rows({"verdict": "started", "message": "The session is RUNNING."}, {}))
+    assert not list(explanation_facts({"verdict": "started", "message": "The session is RUNNING."}, {}))

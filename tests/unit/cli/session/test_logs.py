@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from ai.backend.cli.session.logs import GrowingLog, new_part
+from ai.backend.cli.session.logs import GrowingLog, new_log_text
 from ai.backend.cli.session.top import short_command
 
 NUMBERS = "".join(f"{number}\n" for number in range(2000))
@@ -21,7 +21,7 @@ NUMBERS = "".join(f"{number}\n" for number in range(2000))
     ],
 )
 def test_only_new_output_is_printed(printed: str, log: str, new: str) -> None:
-    assert new_part(printed, log) == new
+    assert new_log_text(printed, log) == new
 
 
 class _Terminal(io.StringIO):

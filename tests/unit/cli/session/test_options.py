@@ -4,29 +4,29 @@ from typing import Any
 import click
 import pytest
 
-from ai.backend.cli.framework.lazy import Leaf
-from ai.backend.cli.framework.params import pair
-from ai.backend.cli.session.options import creation_of, creation_options, parse_mount
+from ai.backend.cli.framework.lazy import LeafCommand
+from ai.backend.cli.framework.params import parse_pair
+from ai.backend.cli.session.options import create_options_of, creation_options, parse_mount
 from ai.backend.client.config import APIConfig
 from ai.backend.client.func.creation import CreateOptions, creation_call
 
 
 def test_pairs() -> None:
-    assert pair("A=b=c") == ("A", "b=c")
-    assert pair("A=") == ("A", "")
+    assert parse_pair("A=b=c") == ("A", "b=c")
+    assert parse_pair("A=") == ("A", "")
     for text in ("A", "=b", ""):
         with pytest.raises(click.BadParameter):
-            pair(text)
+            parse_pair(text)
 
 
 def creation(*arguments: str) -> CreateOptions:
     """Returns the creation that a command line asks for."""
     parsed: list[CreateOptions] = []
 
-    @click.command(cls=Leaf)
+    @click.command(cls=LeafCommand)
     @creation_options
     def command(**options: Any) -> None:
-        parsed.append(creation_of(options))
+        parsed.append(create_options_of(options))
 
     command.main(list(arguments), standalone_mode=False)
     return parsed[0]
@@ -124,7 +124,7 @@ def test_a_script_is_read(tmp_path: Path) -> None:
 
 def test_when_and_how_long_reaches_the_wire() -> None:
     config = APIConfig(endpoint="http://127.0.0.1", access_key="A", secret_key="S")
-    options = creation_of(
+    options = create_options_of(
         {"type_": "batch", "startup_command": "./train", "batch_timeout": "2h", "starts_at": "1h", "priority": 3}
     )
     sent = creation_call(config, "python", **options).json

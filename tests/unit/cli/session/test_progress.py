@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.cli.session.progress import describe_devices, describe_history, describe_usage, reason
+from ai.backend.cli.session.progress import describe_devices, describe_history, describe_usage, status_reason
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from ai.backend.cli.session.progress import describe_devices, describe_history, 
     ],
 )
 def test_why_a_session_is_where_it_is(found: dict[str, object], text: str) -> None:
-    assert reason(found) == text
+    assert status_reason(found) == text
 
 
 def test_the_life_cycle_is_told_in_order_of_time() -> None:

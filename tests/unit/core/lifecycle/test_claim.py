@@ -51,7 +51,7 @@ def test_the_table_is_total_and_devices_are_only_returned_when_no_session_holds_
         (status, trigger)
         for status, rows in TRANSITIONS.items()
         for trigger, target in rows.items()
-        if status.holds and not target.holds
+        if status.holds_devices and not target.holds_devices
     }
     assert {trigger for status, trigger in ends if status is not S.IDLE} == {T.LEFT}
     assert {S.ALLOCATING, S.IN_USE, S.IDLE} == HOLDING_CLAIM_STATUSES

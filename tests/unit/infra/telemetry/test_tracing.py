@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ai.backend.client.config import APIConfig
-from ai.backend.client.wire import Call, prepare
+from ai.backend.client.wire import Call, prepare_request
 from ai.backend.common.errors import NotFound
 from ai.backend.common.wire.execution import KernelRef
 from ai.backend.infra.rpc.memory import MemoryLink
@@ -347,12 +347,12 @@ async def test_a_call_to_an_agent_is_part_of_the_trace_and_of_the_request() -> N
 def test_a_client_sends_the_trace_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     config = APIConfig(endpoint="http://127.0.0.1:1", access_key="a", secret_key="s")
     monkeypatch.setenv("TRACEPARENT", "no trace\r\n")
-    assert "traceparent" not in prepare(config, Call(method="GET", path="/"))[1]
+    assert "traceparent" not in prepare_request(config, Call(method="GET", path="/"))[1]
     monkeypatch.setenv("TRACEPARENT", PARENT)
-    assert prepare(config, Call(method="GET", path="/"))[1]["traceparent"] == PARENT
+    assert prepare_request(config, Call(method="GET", path="/"))[1]["traceparent"] == PARENT
     Collected()
     with span("program"):
-        assert prepare(config, Call(method="GET", path="/"))[1]["traceparent"] == current_traceparent()
+        assert prepare_request(config, Call(method="GET", path="/"))[1]["traceparent"] == current_traceparent()
 
 
 def test_metrics_are_translated_with_their_buckets() -> None:

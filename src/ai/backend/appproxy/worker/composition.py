@@ -39,25 +39,25 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
-        process, secret = settings.proxy_worker, settings.secrets.api_secret.get_secret_value()
+        process_settings, api_secret = settings.proxy_worker, settings.secrets.api_secret.get_secret_value()
         permit_secret = settings.permit_hash.secret
         tokens = Tokens(
-            shared_secret=secret,
-            permit_secret=permit_secret.get_secret_value() if permit_secret else secret,
+            shared_secret=api_secret,
+            permit_secret=permit_secret.get_secret_value() if permit_secret else api_secret,
             started_at=time.time(),
         )
         try:
-            proxies = [parse_network(text) for text in process.trusted_proxies]
+            trusted_proxies = [parse_network(network) for network in process_settings.trusted_proxies]
         except ValueError as e:
             raise InvalidInput(f"proxy-worker.trusted-proxies: {e}") from None
-        gate = Gate(tokens, is_secure=process.tls_advertised, trusted_proxies=proxies)
+        gate = Gate(tokens, is_secure=process_settings.tls_advertised, trusted_proxies=trusted_proxies)
         self._dialer = RouteDialer()
         metrics = Metrics("appproxy-worker")
         self.plane = plane_of(settings, gate, self._dialer, metrics)
-        state_file = StateFile(process.data_dir / STATE_FILE)
+        state_file = StateFile(process_settings.data_dir / STATE_FILE)
         self.link = CoordinatorLink(
-            process.coordinator_endpoint,
-            secret,
+            process_settings.coordinator_endpoint,
+            api_secret,
             lambda: registration_of(settings, self.api_address[1]),
             self.plane,
             self._dialer,
@@ -71,7 +71,7 @@ class Worker:
         self._is_serving = False
 
     async def _readiness(self) -> Mapping[str, bool]:
-        """Returns by name if the frontend can serve.
+        """Returns whether the frontend can serve, by the check's name.
 
         A worker without a coordinator still serves, and stays in a load balancer.
         """
@@ -82,14 +82,16 @@ class Worker:
 
         Raises InvalidInput if the addresses of the settings cannot be used.
         """
-        process = self.settings.proxy_worker
-        process.data_dir.mkdir(parents=True, exist_ok=True)
+        process_settings = self.settings.proxy_worker
+        process_settings.data_dir.mkdir(parents=True, exist_ok=True)
         await self.plane.start()
         await self.link.restore()
         try:
-            self.api_address = await serve_on(self._runner, (process.api_bind_addr.host, process.api_bind_addr.port))
+            self.api_address = await serve_on(
+                self._runner, (process_settings.api_bind_addr.host, process_settings.api_bind_addr.port)
+            )
         except OSError as e:
-            raise InvalidInput(f"Cannot listen on {process.api_bind_addr.port}: {e.strerror}.") from None
+            raise InvalidInput(f"Cannot listen on {process_settings.api_bind_addr.port}: {e.strerror}.") from None
         self._is_serving = True
         self._task = asyncio.create_task(self.link.run())
 
@@ -108,50 +110,54 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
 
     Its certificate's expiry is added to ``metrics``. Raises InvalidInput if a certificate cannot be used.
     """
-    process, frontend = settings.proxy_worker, frontend_of(settings, metrics)
-    table = process.limits.model_dump()
-    per_address = table.pop("connections_per_address")
-    limits = Limits(**table)
-    inference = Counters() if metrics is None else Counters(on_served=InferenceMetrics(metrics).observe)
-    if process.frontend_mode == "traefik" and process.traefik.etcd is not None:
+    process_settings, frontend = settings.proxy_worker, frontend_of(settings, metrics)
+    limit_values = process_settings.limits.model_dump()
+    connections_per_address = limit_values.pop("connections_per_address")
+    limits = Limits(**limit_values)
+    inference_counters = Counters() if metrics is None else Counters(on_served=InferenceMetrics(metrics).observe)
+    if process_settings.frontend_mode == "traefik" and process_settings.traefik.etcd is not None:
         return TraefikPlane(
             frontend,
             gate,
             dialer,
             TraefikOptions(
                 control=TraefikControl(
-                    etcd_tree(process.traefik.etcd),
-                    process.authority,
-                    f"http://127.0.0.1:{process.traefik.api_port}",
+                    traefik_config_store(process_settings.traefik.etcd),
+                    process_settings.authority,
+                    f"http://127.0.0.1:{process_settings.traefik.api_port}",
                 ),
-                api_port=process.traefik.api_port,
-                gate=(process.traefik.gate_addr.host, process.traefik.gate_addr.port),
-                relay=(process.traefik.relay_addr.host, process.traefik.relay_addr.port),
-                protocol=process.protocol,
+                api_port=process_settings.traefik.api_port,
+                gate=(process_settings.traefik.gate_addr.host, process_settings.traefik.gate_addr.port),
+                relay=(process_settings.traefik.relay_addr.host, process_settings.traefik.relay_addr.port),
+                protocol=process_settings.protocol,
             ),
             limits=limits,
-            logs_access=process.access_log,
-            inference=inference,
+            logs_access=process_settings.access_log,
+            inference=inference_counters,
         )
-    if process.data_plane == "embedded":
+    if process_settings.data_plane == "embedded":
         return EmbeddedPlane(
             frontend,
             gate,
             dialer,
             limits=limits,
-            connections_per_address=per_address,
-            logs_access=process.access_log,
-            inference=inference,
+            connections_per_address=connections_per_address,
+            logs_access=process_settings.access_log,
+            inference=inference_counters,
         )
     certificate = None
-    if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
-        certificate = (process.tls_cert, process.tls_privkey)
+    if (
+        process_settings.tls_listen
+        and process_settings.tls_cert is not None
+        and process_settings.tls_privkey is not None
+    ):
+        certificate = (process_settings.tls_cert, process_settings.tls_privkey)
     options = HaproxyOptions(
-        folder=process.data_dir.absolute() / f"haproxy-{process.api_bind_addr.port}",
-        program=process.haproxy.program,
-        threads=process.haproxy.threads,
-        circuits=process.haproxy.circuits,
-        protocol=process.protocol,
+        folder=process_settings.data_dir.absolute() / f"haproxy-{process_settings.api_bind_addr.port}",
+        program=process_settings.haproxy.program,
+        threads=process_settings.haproxy.threads,
+        circuits=process_settings.haproxy.circuits,
+        protocol=process_settings.protocol,
         certificate=certificate,
         token_key=purpose_key(settings.secrets.api_secret.get_secret_value(), INFERENCE_KEY),
     )
@@ -161,75 +167,100 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
         dialer,
         options,
         limits=limits,
-        connections_per_address=per_address,
-        logs_access=process.access_log,
-        inference=inference,
+        connections_per_address=connections_per_address,
+        logs_access=process_settings.access_log,
+        inference=inference_counters,
     )
 
 
-def etcd_tree(etcd: EtcdSettings) -> EtcdConfigStore:
+def traefik_config_store(etcd: EtcdSettings) -> EtcdConfigStore:
     """Returns the etcd store that Traefik reads."""
     return EtcdConfigStore(etcd.endpoints, user=etcd.user, password=etcd.password.get_secret_value())
 
 
 def frontend_of(settings: WorkerSettings, metrics: Metrics | None = None) -> Frontend:
     """Returns the address at which browsers connect. Raises InvalidInput if the certificate cannot be used."""
-    process = settings.proxy_worker
+    process_settings = settings.proxy_worker
     tls = None
-    if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
-        tls = tls_of(process.tls_cert, process.tls_privkey, metrics=metrics)
-    models = (process.models_bind_addr.host, process.models_bind_addr.port) if process.models_bind_addr else None
-    if process.frontend_mode == "traefik":
-        (low, high), by_name = process.traefik.port_proxy.port_range, process.traefik.wildcard_domain
-        is_by_name = process.mode is FrontendMode.WILDCARD and by_name is not None
+    if (
+        process_settings.tls_listen
+        and process_settings.tls_cert is not None
+        and process_settings.tls_privkey is not None
+    ):
+        tls = tls_of(process_settings.tls_cert, process_settings.tls_privkey, metrics=metrics)
+    models_address = (
+        (process_settings.models_bind_addr.host, process_settings.models_bind_addr.port)
+        if process_settings.models_bind_addr
+        else None
+    )
+    if process_settings.frontend_mode == "traefik":
+        (low_port, high_port), wildcard_domain = (
+            process_settings.traefik.port_proxy.port_range,
+            process_settings.traefik.wildcard_domain,
+        )
+        uses_host_names = process_settings.mode is FrontendMode.WILDCARD and wildcard_domain is not None
         return Frontend(
             host="127.0.0.1",
-            ports={} if is_by_name else {port: port for port in range(low, high + 1)},
-            domain=by_name.domain if is_by_name and by_name is not None else None,
-            is_secure=process.tls_advertised,
-            models=models,
+            ports={} if uses_host_names else {port: port for port in range(low_port, high_port + 1)},
+            domain=wildcard_domain.domain if uses_host_names and wildcard_domain is not None else None,
+            is_secure=process_settings.tls_advertised,
+            models=models_address,
         )
-    if process.mode is FrontendMode.WILDCARD and process.wildcard_domain is not None:
-        wildcard = process.wildcard_domain
+    if process_settings.mode is FrontendMode.WILDCARD and process_settings.wildcard_domain is not None:
+        wildcard = process_settings.wildcard_domain
         return Frontend(
             host=wildcard.bind_addr.host,
             port=wildcard.bind_addr.port,
             domain=wildcard.domain,
             tls=tls,
-            is_secure=process.tls_advertised,
-            models=models,
+            is_secure=process_settings.tls_advertised,
+            models=models_address,
         )
-    proxy = process.port_proxy
-    return Frontend(host=proxy.bind_host, ports=proxy.slots, tls=tls, is_secure=process.tls_advertised, models=models)
+    port_proxy = process_settings.port_proxy
+    return Frontend(
+        host=port_proxy.bind_host,
+        ports=port_proxy.slots,
+        tls=tls,
+        is_secure=process_settings.tls_advertised,
+        models=models_address,
+    )
 
 
 def registration_of(settings: WorkerSettings, api_port: int) -> WorkerRegistration:
     """Returns the worker's registration for the coordinator. ``api_port`` is the port of the worker's own API."""
-    process = settings.proxy_worker
-    api = process.api_advertised_addr or process.api_bind_addr
-    hostname, port_range, domain, domain_port = api.host, None, None, None
-    if process.frontend_mode == "traefik" and process.mode is FrontendMode.PORT:
-        hostname, port_range = process.traefik.port_proxy.advertised_host, process.traefik.port_proxy.port_range
-    elif process.frontend_mode == "traefik" and process.traefik.wildcard_domain is not None:
-        domain, domain_port = process.traefik.wildcard_domain.domain, process.traefik.wildcard_domain.advertised_port
-    elif process.mode is FrontendMode.PORT:
-        proxy = process.port_proxy
-        hostname = proxy.advertised_host or proxy.bind_host
-        port_range = proxy.advertised_port_range or proxy.bind_port_range
-    elif process.wildcard_domain is not None:
-        wildcard = process.wildcard_domain
+    process_settings = settings.proxy_worker
+    api_address = process_settings.api_advertised_addr or process_settings.api_bind_addr
+    hostname, port_range, domain, domain_port = api_address.host, None, None, None
+    if process_settings.frontend_mode == "traefik" and process_settings.mode is FrontendMode.PORT:
+        hostname, port_range = (
+            process_settings.traefik.port_proxy.advertised_host,
+            process_settings.traefik.port_proxy.port_range,
+        )
+    elif process_settings.frontend_mode == "traefik" and process_settings.traefik.wildcard_domain is not None:
+        domain, domain_port = (
+            process_settings.traefik.wildcard_domain.domain,
+            process_settings.traefik.wildcard_domain.advertised_port,
+        )
+    elif process_settings.mode is FrontendMode.PORT:
+        port_proxy = process_settings.port_proxy
+        hostname = port_proxy.advertised_host or port_proxy.bind_host
+        port_range = port_proxy.advertised_port_range or port_proxy.bind_port_range
+    elif process_settings.wildcard_domain is not None:
+        wildcard = process_settings.wildcard_domain
         domain, domain_port = wildcard.domain, wildcard.advertised_port or wildcard.bind_addr.port
     return WorkerRegistration(
-        authority=process.authority,
-        frontend_mode=process.mode,
-        protocol=process.protocol,
+        authority=process_settings.authority,
+        frontend_mode=process_settings.mode,
+        protocol=process_settings.protocol,
         hostname=hostname,
-        use_tls=process.tls_advertised,
-        api_port=process.api_advertised_addr.port if process.api_advertised_addr else api_port,
+        use_tls=process_settings.tls_advertised,
+        api_port=process_settings.api_advertised_addr.port if process_settings.api_advertised_addr else api_port,
         port_range=port_range,
         wildcard_domain=domain,
         wildcard_port=domain_port,
-        filtered_apps_only=process.filtered_apps_only,
-        accepted_traffics=process.accepted_traffics,
-        app_filters=[AppFilter(key=each.key, value=each.value) for each in process.app_filters],
+        filtered_apps_only=process_settings.filtered_apps_only,
+        accepted_traffics=process_settings.accepted_traffics,
+        app_filters=[
+            AppFilter(key=app_filter.key, value=app_filter.value) for app_filter in process_settings.app_filters
+        ],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ai.backend.appproxy.worker.inference.endpoint import Served
+from ai.backend.appproxy.worker.inference.endpoint import ServedRequest
 from ai.backend.appproxy.worker.link.link import CoordinatorLink
 from ai.backend.appproxy.worker.planes.plane import DataPlane
 from ai.backend.common.wire.appproxy import FIRST_BYTE_BOUNDS_S
@@ -21,12 +21,15 @@ def families_of(plane: DataPlane, link: CoordinatorLink) -> Iterable[MetricFamil
     yield _family(
         "requests_total",
         "Responses, by the kind of circuit and the status.",
-        {(("code", str(code)), ("mode", mode)): number for (mode, code), number in counts.responses.items()},
+        {
+            (("code", str(http_status)), ("mode", app_mode)): count
+            for (app_mode, http_status), count in counts.responses.items()
+        },
     )
     yield _family(
         "refused_total",
         "Requests and connections that no app got, by the reason.",
-        {(("reason", reason),): number for reason, number in counts.refused.items()},
+        {(("reason", reason),): count for reason, count in counts.refused.items()},
     )
     for name, help_, value in (
         ("upgrades_total", "WebSockets.", counts.upgrades),
@@ -53,7 +56,7 @@ class InferenceMetrics:
             "gen_ai_server_request_duration_seconds",
             "Time of a request to a model.",
             ("error_type",),
-            buckets=[0.01 * 2**power for power in range(14)],
+            buckets=[0.01 * 2**exponent for exponent in range(14)],
             is_prefixed=False,
         )
         self._first_token = metrics.histogram(
@@ -72,23 +75,23 @@ class InferenceMetrics:
             "gen_ai_client_token_usage",
             "Tokens of a request and of its answer.",
             ("gen_ai_token_type",),
-            buckets=[4**power for power in range(14)],
+            buckets=[4**exponent for exponent in range(14)],
             is_prefixed=False,
         )
 
-    def observe(self, served: Served) -> None:
-        cost, first_byte_s = served.cost, served.first_byte_s
-        self._duration.labels("error" if served.is_error else "").observe(served.busy_s)
+    def observe(self, request: ServedRequest) -> None:
+        cost, first_byte_s = request.cost, request.first_byte_s
+        self._duration.labels("error" if request.is_error else "").observe(request.busy_s)
         if first_byte_s is not None:
             self._first_token.observe(first_byte_s)
             if cost.output > 1:
-                self._output_token.observe((served.busy_s - first_byte_s) / (cost.output - 1))
-        for kind, tokens in (("input", cost.prompt), ("output", cost.output)):
+                self._output_token.observe((request.busy_s - first_byte_s) / (cost.output - 1))
+        for token_kind, tokens in (("input", cost.prompt), ("output", cost.output)):
             if tokens:
-                self._tokens.labels(kind).observe(tokens)
+                self._tokens.labels(token_kind).observe(tokens)
 
 
 def _family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:
-    kind = "counter" if name.endswith("_total") else "gauge"
+    metric_kind = "counter" if name.endswith("_total") else "gauge"
     samples = [MetricSample(labels=dict(labels), value=value) for labels, value in values.items()]
-    return MetricFamily(name=_PREFIX + name, kind=kind, help=help_, samples=samples)
+    return MetricFamily(name=_PREFIX + name, kind=metric_kind, help=help_, samples=samples)

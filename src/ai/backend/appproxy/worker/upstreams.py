@@ -47,10 +47,10 @@ class RouteDialer:
             async with asyncio.timeout(timeout_s):
                 loop = asyncio.get_running_loop()
                 address = await resolve(loop, route.kernel_host)
-                _, connected = await loop.create_connection(factory, address, route.kernel_port)
+                _, app_protocol = await loop.create_connection(factory, address, route.kernel_port)
         except (OSError, TimeoutError) as e:
             raise Unavailable("the service cannot be reached") from e
-        return connected
+        return app_protocol
 
 
 async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
@@ -62,8 +62,8 @@ async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
     try:
         address = ip_address(host)
     except ValueError:
-        infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        address = ip_address(infos[0][4][0])
+        address_infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        address = ip_address(address_infos[0][4][0])
     if address.is_link_local or address.is_multicast or address.is_unspecified:
         raise AddressRefused("The address of the service is none that a session has.")
     return str(address)

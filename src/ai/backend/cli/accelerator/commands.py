@@ -15,7 +15,7 @@ import click
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, screen_of
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.values import cell
+from ai.backend.cli.framework.values import format_cell
 
 if TYPE_CHECKING:
     from ai.backend.pluginhost.check import Report
@@ -73,39 +73,39 @@ def check(
     if (plugin is None) == (program is None):
         raise click.UsageError("name either a PLUGIN or an executable by --program")
     plugin = plugin or str(program)
-    reference, path = _locate_plugin(plugin) if program is None else (_locate_program(program), ())
+    reference, import_path = _locate_plugin(plugin) if program is None else (_locate_program(program), ())
     parsed_settings = _parse_settings(settings)
-    plugins = parsed_settings.pop("plugins", {}) if isinstance(parsed_settings.get("plugins"), dict) else {}
-    job = Job(
+    plugin_settings = parsed_settings.pop("plugins", {}) if isinstance(parsed_settings.get("plugins"), dict) else {}
+    check_job = Job(
         reference=reference,
-        path=(*path, *sys.path),
-        settings={} if plugins else parsed_settings,
-        plugins=plugins,
+        path=(*import_path, *sys.path),
+        settings={} if plugin_settings else parsed_settings,
+        plugins=plugin_settings,
         deadline_s=deadline,
         may_alter=alter_devices,
         image=image,
     )
     shows_progress = not screen.is_json and sys.stderr.isatty()
-    begun = partial(_show_progress, total=len(ALL_CHECKS)) if shows_progress else _show_nothing
-    report = asyncio.run(check_outside(job, patience_s=timeout, environment=("*",), on_begun=begun))
-    begun(0, "")
+    on_check_begun = partial(_show_progress, total=len(ALL_CHECKS)) if shows_progress else _ignore_progress
+    report = asyncio.run(check_outside(check_job, patience_s=timeout, environment=("*",), on_begun=on_check_begun))
+    on_check_begun(0, "")
     if screen.is_json:
-        screen.json(_report_document(plugin, report))
+        screen.print_json(_report_document(plugin, report))
     else:
         outcomes = [outcome for outcome in report.outcomes if outcome.result is not Result.NOT_RUN]
         rows = [{"check": row.check.replace("_", " "), "result": row.result, "reason": row.reason} for row in outcomes]
-        screen.table(rows, columns("check | result | reason"))
-        screen.say(f"\n{_summarize(plugin, report)}")
+        screen.print_table(rows, columns("check | result | reason"))
+        screen.print_line(f"\n{_summarize(plugin, report)}")
     sys.exit(0 if report.is_good else 1)
 
 
-def _show_progress(number: int, check_name: str, *, total: int) -> None:
+def _show_progress(check_number: int, check_name: str, *, total: int) -> None:
     """Rewrites the line of standard error that names the check under way; erases it without a name."""
-    line = f"{number}/{total} {check_name.replace('_', ' ')}" if check_name else ""
-    click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+    progress_line = f"{check_number}/{total} {check_name.replace('_', ' ')}" if check_name else ""
+    click.echo(f"\r\x1b[K{progress_line}", nl=False, err=True)
 
 
-def _show_nothing(number: int, check_name: str) -> None:
+def _ignore_progress(check_number: int, check_name: str) -> None:
     return
 
 
@@ -163,7 +163,10 @@ def _report_document(plugin: str, report: Report) -> dict[str, Any]:
         "plugin": plugin,
         **{field: getattr(report.description, field, None) for field in ("key", "version", "verified_on")},
         "passed": report.is_good,
-        "checks": [{"check": row.check, "result": row.result.value, "reason": row.reason} for row in report.outcomes],
+        "checks": [
+            {"check": check_outcome.check, "result": check_outcome.result.value, "reason": check_outcome.reason}
+            for check_outcome in report.outcomes
+        ],
     }
 
 
@@ -171,11 +174,11 @@ def _summarize(plugin: str, report: Report) -> str:
     from ai.backend.plugin.testing.accelerator.checks import Result
 
     description = report.description
-    counts = [f"{count} {result}" for result in Result if (count := report.count(result))]
+    result_counts = [f"{count} {result}" for result in Result if (count := report.count(result))]
     title = f"{description.key} {description.version}" if description else plugin
-    hardware = description.verified_on if description else None
-    verified = f"verified on {hardware}" if hardware else "unverified on hardware"
-    return cell(f"{title}: {', '.join(counts)}; {verified}")
+    verified_hardware = description.verified_on if description else None
+    verification_text = f"verified on {verified_hardware}" if verified_hardware else "unverified on hardware"
+    return format_cell(f"{title}: {', '.join(result_counts)}; {verification_text}")
 
 
 @accelerator.command()
@@ -204,4 +207,6 @@ def new(name: str, folder: Path | None) -> None:
         f"Next: pip install -e {target_folder}, backend.ai accelerator check {name}, and {settings} in agent.toml "
         "(for `backend.ai up`: --agent-config agent.toml)."
     )
-    screen_of().result({"name": name, "dir": str(target_folder), "files": paths}, "\n".join([*paths, "", next_steps]))
+    screen_of().print_result(
+        {"name": name, "dir": str(target_folder), "files": paths}, "\n".join([*paths, "", next_steps])
+    )

@@ -11,7 +11,7 @@ import click
 
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
 from ai.backend.cli.framework.output import Column, columns
-from ai.backend.cli.framework.values import SlotDisplays, cell, describe_metrics, readable_amount, readable_size
+from ai.backend.cli.framework.values import SlotDisplays, describe_metrics, format_cell, readable_amount, readable_size
 
 if TYPE_CHECKING:
     from ai.backend.agent.main import PluginInspection
@@ -44,7 +44,7 @@ def _survey_plugins(
         raise click.ClickException(e.message) from None
 
 
-def _found_devices(plugin: PluginInspection) -> tuple[ComputeDevice, ...]:
+def _devices_of(plugin: PluginInspection) -> tuple[ComputeDevice, ...]:
     return plugin.kind.devices if plugin.kind is not None else ()
 
 
@@ -60,13 +60,13 @@ def _slot_displays(plugins: Iterable[PluginInspection]) -> SlotDisplays:
 
 
 def _plugin_row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, Any]:
-    devices = _found_devices(plugin)
-    unhealthy = sum(device.health.value != "healthy" for device in devices)
+    devices = _devices_of(plugin)
+    unhealthy_count = sum(device.health.value != "healthy" for device in devices)
     slots = plugin.kind.slots if plugin.kind is not None else {}
     return {
         "name": plugin.name,
         "slots": ", ".join(f"{slot} {readable_amount(slot, amount, displays)}" for slot, amount in slots.items()),
-        "devices": f"{len(devices)}" + (f" ({unhealthy} unhealthy)" if unhealthy else ""),
+        "devices": f"{len(devices)}" + (f" ({unhealthy_count} unhealthy)" if unhealthy_count else ""),
         "state": plugin.reason or ("healthy" if plugin.is_allowed else "not allowed"),
         "verified_on": plugin.verified_on or _UNVERIFIED_TEXT,
     }
@@ -80,13 +80,13 @@ def accelerator_list(config: Path | None) -> None:
     has, also mock devices of `backend.ai up --mock`.
     """
     screen = screen_of()
-    surveyed = _survey_plugins(config, None)
-    displays = _slot_displays(surveyed)
+    inspections = _survey_plugins(config, None)
+    displays = _slot_displays(inspections)
     if screen.is_json:
-        screen.json([_plugin_document(plugin) for plugin in surveyed])
+        screen.print_json([_plugin_document(plugin) for plugin in inspections])
     else:
-        screen.table([_plugin_row(plugin, displays) for plugin in surveyed], PLUGIN_COLUMNS)
-        if not all(plugin.is_allowed for plugin in surveyed):
+        screen.print_table([_plugin_row(plugin, displays) for plugin in inspections], PLUGIN_COLUMNS)
+        if not all(plugin.is_allowed for plugin in inspections):
             screen.inform(
                 "Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`."
             )
@@ -109,7 +109,7 @@ def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
         "reason": plugin.reason,
         "slots": {slot: format_quantity(amount) for slot, amount in kind.slots.items()} if kind is not None else {},
         "info": dict(kind.info or {}) if kind is not None else {},
-        "devices": [msgspec.to_builtins(device) for device in _found_devices(plugin)],
+        "devices": [msgspec.to_builtins(device) for device in _devices_of(plugin)],
     }
 
 
@@ -119,31 +119,35 @@ def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
 def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     """Show the devices of this node, or of the plugin NAME, as a table with a matrix of their links, or as a tree."""
     screen = screen_of()
-    surveyed = _survey_plugins(config, name)
-    if name is not None and not surveyed:
+    inspections = _survey_plugins(config, name)
+    if name is not None and not inspections:
         screen.fail(f"no plugin {name} is installed; `backend.ai accelerator list` names those that are")
     if screen.is_json:
-        screen.json([_plugin_document(plugin) for plugin in surveyed])
+        screen.print_json([_plugin_document(plugin) for plugin in inspections])
         return
-    displays = _slot_displays(surveyed)
-    devices = [device for plugin in surveyed for device in _found_devices(plugin)]
-    for plugin in surveyed:
+    displays = _slot_displays(inspections)
+    devices = [device for plugin in inspections for device in _devices_of(plugin)]
+    for plugin in inspections:
         if name is not None:
-            verified = f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED_TEXT
-            screen.inform(cell(f"{plugin.name} {plugin.version} of {plugin.package or plugin.reference}, {verified}"))
+            verification_text = f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED_TEXT
+            screen.inform(
+                format_cell(
+                    f"{plugin.name} {plugin.version} of {plugin.package or plugin.reference}, {verification_text}"
+                )
+            )
         if plugin.reason and (name is not None or plugin.is_allowed):
-            screen.inform(cell(f"{plugin.name}: {plugin.reason}"))
+            screen.inform(format_cell(f"{plugin.name}: {plugin.reason}"))
     if not devices:
-        screen.say("no devices were found")
+        screen.print_line("no devices were found")
     elif tree:
         from ai.backend.cli.accelerator.topology import tree_of
 
         screen.render(tree_of(devices, lambda device: _device_line(device, displays)))
     else:
-        screen.table([_device_row(device, displays) for device in devices], DEVICE_COLUMNS)
+        screen.print_table([_device_row(device, displays) for device in devices], DEVICE_COLUMNS)
         linked_devices = [device for device in devices if device.links]
         if linked_devices:
-            screen.say("")
+            screen.print_line("")
             _print_matrix(screen, linked_devices)
 
 
@@ -155,28 +159,28 @@ def accelerator_top(name: str | None, config: Path | None) -> None:
     The plugins are asked here, without an agent. `backend.ai admin agent info AGENT` shows what an agent measures.
     """
     screen = screen_of()
-    surveyed = _survey_plugins(config, name, is_measured=True)
-    if name is not None and not surveyed:
+    inspections = _survey_plugins(config, name, is_measured=True)
+    if name is not None and not inspections:
         screen.fail(f"no plugin {name} is installed; `backend.ai accelerator list` names those that are")
     if screen.is_json:
-        screen.json([{**_plugin_document(plugin), "metrics": plugin.metrics} for plugin in surveyed])
+        screen.print_json([{**_plugin_document(plugin), "metrics": plugin.metrics} for plugin in inspections])
         return
     rows = [
-        {**_device_row(device, {}), "now": _now_text(plugin, device)}
-        for plugin in surveyed
-        for device in _found_devices(plugin)
+        {**_device_row(device, {}), "now": _describe_current_metrics(plugin, device)}
+        for plugin in inspections
+        for device in _devices_of(plugin)
         if name is not None or device.device_name not in _INTRINSIC_DEVICES
     ]
-    for plugin in surveyed:
+    for plugin in inspections:
         if plugin.reason and (name is not None or plugin.is_allowed):
-            screen.inform(cell(f"{plugin.name}: {plugin.reason}"))
+            screen.inform(format_cell(f"{plugin.name}: {plugin.reason}"))
     if rows:
-        screen.table(rows, USAGE_COLUMNS)
+        screen.print_table(rows, USAGE_COLUMNS)
     else:
-        screen.say("no devices were found")
+        screen.print_line("no devices were found")
 
 
-def _now_text(plugin: PluginInspection, device: ComputeDevice) -> str:
+def _describe_current_metrics(plugin: PluginInspection, device: ComputeDevice) -> str:
     return describe_metrics(plugin.metrics.get(device.device_id, {}), prefix=f"{device.device_name}_")
 
 
@@ -196,12 +200,15 @@ def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, A
 
 def _device_line(device: ComputeDevice, displays: SlotDisplays) -> str:
     row = _device_row(device, displays)
-    facts = [row["model"], row["memory"], row["slots"], row["state"]]
-    return cell(f"{device.device_name} {device.device_id}: " + ", ".join(str(fact) for fact in facts if fact))
+    device_texts = [row["model"], row["memory"], row["slots"], row["state"]]
+    return format_cell(
+        f"{device.device_name} {device.device_id}: "
+        + ", ".join(str(device_text) for device_text in device_texts if device_text)
+    )
 
 
 def _print_matrix(screen: Screen, devices: list[ComputeDevice]) -> None:
-    """Prints a matrix of the links between devices, with GiB/s where known."""
+    """Prints a matrix of the links between devices, with their bandwidth in GiB/s where it is reported."""
     labels = {device.device_id: f"[{number}]" for number, device in enumerate(devices)}
     rows = []
     for device in devices:
@@ -210,7 +217,7 @@ def _print_matrix(screen: Screen, devices: list[ComputeDevice]) -> None:
             number: "x" if peer == device.device_id else _link_text(links.get(peer)) for peer, number in labels.items()
         }
         rows.append({"device": f"{labels[device.device_id]} {device.device_id}", **cells})
-    screen.table(rows, [Column("device", "Links"), *(Column(number, number) for number in labels.values())])
+    screen.print_table(rows, [Column("device", "Links"), *(Column(number, number) for number in labels.values())])
 
 
 def _link_text(link: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
-from ai.backend.cli.framework.values import harmless
+from ai.backend.cli.framework.values import escape_control_characters
 from ai.backend.common.devices import ComputeDevice, LinkKind
 from ai.backend.plugin.sysfs.pci import pci_at
 from ai.backend.plugin.sysfs.tree import Tree as Sysfs
@@ -26,9 +26,9 @@ def tree_of(devices: Sequence[ComputeDevice], describe: DescribeDevice, sysfs: S
     sysfs = sysfs or Sysfs()
     labels_by_links = _labels_by_links(devices)
     for device in sorted(devices, key=lambda d: (d.numa_node is None, d.numa_node or 0)):
-        node = "no NUMA node" if device.numa_node is None else f"NUMA node {device.numa_node}"
+        node_label = "no NUMA node" if device.numa_node is None else f"NUMA node {device.numa_node}"
         branch = root_branch
-        for label in (node, *(_bridge_labels(device, sysfs) or labels_by_links.get(device.device_id, ()))):
+        for label in (node_label, *(_bridge_labels(device, sysfs) or labels_by_links.get(device.device_id, ()))):
             sub_branch = branch.setdefault(label, {})
             assert sub_branch is not None
             branch = sub_branch
@@ -40,7 +40,7 @@ def tree_of(devices: Sequence[ComputeDevice], describe: DescribeDevice, sysfs: S
 
 def _add_branch(tree: Tree, branch: Branch) -> None:
     for label, sub_branch in branch.items():
-        _add_branch(tree.add(Text(harmless(label))), sub_branch or {})
+        _add_branch(tree.add(Text(escape_control_characters(label))), sub_branch or {})
 
 
 def _bridge_labels(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
@@ -70,15 +70,15 @@ def _labels_by_links(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, .
 def _first_reachable(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict[str, str]:
     """Returns, for each device that has links of ``kinds``, the first device that is reached by such links."""
     peers_of = {device.device_id: [link.peer for link in device.links if link.kind in kinds] for device in devices}
-    first_by_device: dict[str, str] = {}
-    for first, peers in peers_of.items():
-        unvisited = [first] if peers and first not in first_by_device else []
-        while unvisited:
-            device_id = unvisited.pop()
-            if device_id not in first_by_device:
-                first_by_device[device_id] = first
-                unvisited += peers_of.get(device_id, [])
-    return first_by_device
+    first_ids_by_device: dict[str, str] = {}
+    for first_device_id, peers in peers_of.items():
+        unvisited_ids = [first_device_id] if peers and first_device_id not in first_ids_by_device else []
+        while unvisited_ids:
+            device_id = unvisited_ids.pop()
+            if device_id not in first_ids_by_device:
+                first_ids_by_device[device_id] = first_device_id
+                unvisited_ids += peers_of.get(device_id, [])
+    return first_ids_by_device
 
 
 def _merge_similar(branch: Branch) -> Branch:
@@ -86,13 +86,13 @@ def _merge_similar(branch: Branch) -> Branch:
     labels_by_text: dict[str, list[str]] = {}
     for label, sub_branch in branch.items():
         if sub_branch is None:
-            labels_by_text.setdefault(_without_id(label), []).append(label)
+            labels_by_text.setdefault(_remove_id(label), []).append(label)
     merged_branch: Branch = {}
     for label, sub_branch in branch.items():
         if sub_branch is not None:
             merged_branch[label] = _merge_similar(sub_branch)
             continue
-        similar_labels = labels_by_text[_without_id(label)]
+        similar_labels = labels_by_text[_remove_id(label)]
         if len(similar_labels) <= 2 or not label.split(":")[0].split()[-1].isdigit():
             merged_branch[label] = None
         elif label == similar_labels[0]:
@@ -102,6 +102,6 @@ def _merge_similar(branch: Branch) -> Branch:
     return merged_branch
 
 
-def _without_id(label: str) -> str:
+def _remove_id(label: str) -> str:
     device_name, _, fact_text = label.partition(":")
     return f"{device_name.split()[0]}:{fact_text}"

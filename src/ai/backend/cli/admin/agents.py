@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import slot_displays
+from ai.backend.cli.framework.invoke import fetch_slot_displays
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, required_changes
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, describe_metrics, readable_amount, unit_of
+from ai.backend.cli.framework.values import (
+    SlotDisplays,
+    describe_metrics,
+    format_cell,
+    parse_if_json,
+    readable_amount,
+    unit_suffix,
+)
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -50,15 +57,17 @@ _TAINT = "taint"
 
 def read_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an agent with its JSON texts parsed."""
-    return {name: decoded(value) if name in _JSON_FIELDS else value for name, value in agent.items()}
+    return {name: parse_if_json(value) if name in _JSON_FIELDS else value for name, value in agent.items()}
 
 
-def _describe_amounts(used: Mapping[str, Any], offered: Mapping[str, Any], displays: SlotDisplays) -> str:
+def _describe_amounts(
+    used_amounts: Mapping[str, Any], offered_amounts: Mapping[str, Any], displays: SlotDisplays
+) -> str:
     """Returns used and offered amounts: ``cpu 1/4 Core, mem 256m/8g``."""
     return ", ".join(
-        f"{slot} {readable_amount(slot, used.get(slot, 0), displays)}/{readable_amount(slot, offered_amount, displays)}"
-        f"{unit_of(slot, displays)}"
-        for slot, offered_amount in offered.items()
+        f"{slot} {readable_amount(slot, used_amounts.get(slot, 0), displays)}/"
+        f"{readable_amount(slot, offered_amount, displays)}{unit_suffix(slot, displays)}"
+        for slot, offered_amount in offered_amounts.items()
     )
 
 
@@ -70,22 +79,24 @@ def metrics_of_device(agent: Mapping[str, Any], device: Mapping[str, Any]) -> di
     """Returns the newest metrics of a device of a parsed agent. Of two plugins' devices with one id, those whose key
     begins with the name of the plugin are the device's."""
     device_id = str(device["device_id"])
-    is_only = sum(str(other["device_id"]) == device_id for other in agent.get("devices") or ()) == 1
+    is_unique_id = sum(str(other_device["device_id"]) == device_id for other_device in agent.get("devices") or ()) == 1
     return {
-        key: by_device[device_id]
-        for key, by_device in ((agent.get("live_stat") or {}).get("devices") or {}).items()
-        if device_id in by_device and (is_only or key.startswith(str(device["device_name"])))
+        key: metrics_by_device[device_id]
+        for key, metrics_by_device in ((agent.get("live_stat") or {}).get("devices") or {}).items()
+        if device_id in metrics_by_device and (is_unique_id or key.startswith(str(device["device_name"])))
     }
 
 
 def _count_devices(devices: list[Mapping[str, Any]]) -> list[str]:
     """Returns how many devices there are besides cores and memory: ``mock 2``, ``cuda 8 (1 unhealthy)``."""
-    texts = []
+    count_texts = []
     for name in sorted({str(d["device_name"]) for d in devices} - _INTRINSIC_DEVICES):
-        health = [d.get("health") for d in devices if d["device_name"] == name]
-        unhealthy = len(health) - health.count("healthy")
-        texts.append(f"{name} {len(health)}" + (f" ({unhealthy} unhealthy)" if unhealthy else ""))
-    return texts
+        health_states = [d.get("health") for d in devices if d["device_name"] == name]
+        unhealthy_count = len(health_states) - health_states.count("healthy")
+        count_texts.append(
+            f"{name} {len(health_states)}" + (f" ({unhealthy_count} unhealthy)" if unhealthy_count else "")
+        )
+    return count_texts
 
 
 def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
@@ -94,21 +105,22 @@ def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
         return "not reported"
     if overlay.get("why_not"):
         return f"none: {overlay['why_not']}"
-    plain = f", plain only: {overlay['why_plain']}" if overlay.get("why_plain") else ", also encrypted"
-    return f"{overlay.get('address')}:{overlay.get('port')}{plain}"
+    encryption_text = f", plain only: {overlay['why_plain']}" if overlay.get("why_plain") else ", also encrypted"
+    return f"{overlay.get('address')}:{overlay.get('port')}{encryption_text}"
 
 
 def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str, Any]:
     """Returns a parsed agent with its slots, plugins, devices and the enforcement of its limits in words."""
     enforcement: Mapping[str, str] = agent.get("enforcement") or {}
     plugins: Mapping[str, Any] = agent.get("compute_plugins") or {}
-    levels = {
-        level: [limit for limit, actual in enforcement.items() if actual == level] for level in ("enforced", "watched")
+    limits_by_level = {
+        level: [limit for limit, actual_level in enforcement.items() if actual_level == level]
+        for level in ("enforced", "watched")
     }
     return {
         **agent,
-        **levels,
-        "none": [limit for limit, actual in enforcement.items() if actual == "none"],
+        **limits_by_level,
+        "none": [limit for limit, actual_level in enforcement.items() if actual_level == "none"],
         "used": _describe_amounts(agent.get("occupied_slots") or {}, agent.get("available_slots") or {}, displays),
         "accelerators": _count_devices(agent.get("devices") or []),
         "plugins": [name if plugin.get("healthy", True) else f"{name} (failed)" for name, plugin in plugins.items()],
@@ -118,7 +130,7 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
     }
 
 
-def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
+def trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for every plugin and device of a parsed agent that is not healthy, and for every tainted device."""
     for plugin_name, plugin in (agent.get("compute_plugins") or {}).items():
         reason = plugin.get("reason")
@@ -130,9 +142,13 @@ def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
         prefix = f"{agent['id']}: the device {device['device_name']} {device['device_id']}"
         if device.get("health") != "healthy":
             yield f"{prefix} is unhealthy: {device.get('health_reason') or 'no reason is known'}"
-        keys = [each["value"] for each in device.get("variant_properties") or () if each.get("namespace") == _TAINT]
-        if keys:
-            yield f"{prefix} is tainted: {', '.join(keys)}"
+        taints = [
+            variant_property["value"]
+            for variant_property in device.get("variant_properties") or ()
+            if variant_property.get("namespace") == _TAINT
+        ]
+        if taints:
+            yield f"{prefix} is tainted: {', '.join(taints)}"
 
 
 @agent.command("list", cls=ListCommand)
@@ -148,15 +164,17 @@ async def agent_list(api: AsyncSession, status: str, scaling_group: str | None) 
         if not page.items or len(agents) >= page.total_count:
             break
     if screen.is_json:
-        screen.json({"count": len(agents), "items": agents})
+        screen.print_json({"count": len(agents), "items": agents})
     elif not agents:
-        screen.say(f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh).")
+        screen.print_line(
+            f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh)."
+        )
     else:
-        displays = await slot_displays(api)
-        screen.table([describe_agent(agent_row, displays) for agent_row in agents], AGENT_COLUMNS)
+        displays = await fetch_slot_displays(api)
+        screen.print_table([describe_agent(agent_row, displays) for agent_row in agents], AGENT_COLUMNS)
         for agent_row in agents:
-            for trouble in troubles(agent_row):
-                screen.say(cell(trouble))
+            for trouble in trouble_lines(agent_row):
+                screen.print_line(format_cell(trouble))
 
 
 @agent.command("info")
@@ -164,19 +182,19 @@ async def agent_list(api: AsyncSession, status: str, scaling_group: str | None) 
 async def agent_info(api: AsyncSession, agent_id: str) -> int:
     """Show the agent AGENT_ID, its plugins, and its devices with what of them is allocated and what they do now."""
     screen = screen_of()
-    detail = await api.Agent.detail(agent_id)
-    if detail is None:
+    agent_detail = await api.Agent.detail(agent_id)
+    if agent_detail is None:
         screen.error(f"there is no agent {agent_id}; `backend.ai admin agent list` names them", code="not-found")
         return 1
-    agent_facts = read_agent(detail)
+    agent_facts = read_agent(agent_detail)
     if screen.is_json:
-        screen.json(agent_facts)
+        screen.print_json(agent_facts)
         return 0
-    displays = await slot_displays(api)
-    screen.facts(
-        (_LABELS.get(heading, heading.replace("_", " ")), value)
-        for heading, value in describe_agent(agent_facts, displays).items()
-        if heading not in _FIELDS_SHOWN_ELSEWHERE and value not in (None, "", [], {})
+    displays = await fetch_slot_displays(api)
+    screen.print_facts(
+        (_LABELS.get(fact_name, fact_name.replace("_", " ")), value)
+        for fact_name, value in describe_agent(agent_facts, displays).items()
+        if fact_name not in _FIELDS_SHOWN_ELSEWHERE and value not in (None, "", [], {})
     )
     rows = [
         {
@@ -187,10 +205,10 @@ async def agent_info(api: AsyncSession, agent_id: str) -> int:
         for device in agent_facts.get("devices") or ()
     ]
     if rows:
-        screen.say("")
-        screen.table(rows, DEVICE_COLUMNS)
-    for trouble in troubles(agent_facts):
-        screen.say(cell(trouble))
+        screen.print_line("")
+        screen.print_table(rows, DEVICE_COLUMNS)
+    for trouble in trouble_lines(agent_facts):
+        screen.print_line(format_cell(trouble))
     return 0
 
 
@@ -200,22 +218,27 @@ async def agent_info(api: AsyncSession, agent_id: str) -> int:
 async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -> None:
     """Show what `operate` can do with the devices of the plugin DEVICE_NAME on the agent AGENT_ID."""
     screen = screen_of()
-    options = await api.Agent.device_options(agent_id, device_name)
+    device_options = await api.Agent.device_options(agent_id, device_name)
     if screen.is_json:
-        screen.json(options)
+        screen.print_json(device_options)
         return
-    screen.facts([("actions", options["actions"] or "none"), ("attachable", options["attachable"] or None)])
+    screen.print_facts(
+        [("actions", device_options["actions"] or "none"), ("attachable", device_options["attachable"] or None)]
+    )
     rows = [
         {
             "device": device,
-            "profiles": [f"{p['name']} ({p['available']} more)" for p in options["profiles"].get(device, ())],
-            "image": options["images"].get(device),
-            "cordon": (options.get("cordons") or {}).get(device),
-            "diagnosed by": (options.get("diagnosed") or {}).get(device),
+            "profiles": [
+                f"{profile['name']} ({profile['available']} more)"
+                for profile in device_options["profiles"].get(device, ())
+            ],
+            "image": device_options["images"].get(device),
+            "cordon": (device_options.get("cordons") or {}).get(device),
+            "diagnosed by": (device_options.get("diagnosed") or {}).get(device),
         }
-        for device in options["devices"]
+        for device in device_options["devices"]
     ]
-    screen.table(rows, columns("device | profiles | image | cordon | diagnosed by"))
+    screen.print_table(rows, columns("device | profiles | image | cordon | diagnosed by"))
 
 
 @agent.command("operate")
@@ -258,5 +281,5 @@ async def agent_operate(
 @click.option("--scaling-group", "--resource-group", help="Another resource group; its sessions go on.")
 def agent_update(agent_id: str, **props: Any) -> None:
     """Let an agent take sessions or not, or move it to another resource group."""
-    values = required_changes(props, "--schedulable")
-    change(lambda api: api.Agent.update(agent_id, **values), {"updated": agent_id}, f"updated {agent_id}")
+    changed_values = required_changes(props, "--schedulable")
+    change(lambda api: api.Agent.update(agent_id, **changed_values), {"updated": agent_id}, f"updated {agent_id}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.admin.policies import PRESET_COLUMNS, preset_row
-from ai.backend.cli.framework.invoke import slot_displays
+from ai.backend.cli.framework.invoke import fetch_slot_displays
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, screen_of
-from ai.backend.cli.framework.objects import list_objects, readable
+from ai.backend.cli.framework.objects import list_objects, parse_json_values
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.values import describe_slots, readable_size
 
@@ -39,12 +39,12 @@ _VARIANT_COLUMNS = columns(
 async def query_slots(api: AsyncSession) -> None:
     """List the resource slots of the cluster."""
     screen = screen_of()
-    slots, displays = await api.Resource.list_slots(), await slot_displays(api)
+    slots, displays = await api.Resource.list_slots(), await fetch_slot_displays(api)
     if screen.is_json:
-        screen.json(slots)
+        screen.print_json(slots)
     else:
         rows = [{**displays.get(slot, {}), "slot": slot, "type": slot_type} for slot, slot_type in slots.items()]
-        screen.table(rows, _SLOT_COLUMNS)
+        screen.print_table(rows, _SLOT_COLUMNS)
 
 
 admin_resource.add_command(query_slots)
@@ -57,16 +57,21 @@ admin_resource.add_command(query_slots)
 async def queue(api: AsyncSession, resource_group: str, limit: int, offset: int) -> None:
     """List the sessions that wait in RESOURCE_GROUP, in the order of their turn: yours, or all that you may see."""
     screen = screen_of()
-    view = await api.Resource.queue(resource_group, limit=limit, offset=offset)
+    queue_page = await api.Resource.queue(resource_group, limit=limit, offset=offset)
     if screen.is_json:
-        screen.json(view)
+        screen.print_json(queue_page)
         return
-    displays = await slot_displays(api)
-    rows = [{**entry, "requested_slots": describe_slots(entry["requested_slots"], displays)} for entry in view["items"]]
+    displays = await fetch_slot_displays(api)
+    rows = [
+        {**waiting_session, "requested_slots": describe_slots(waiting_session["requested_slots"], displays)}
+        for waiting_session in queue_page["items"]
+    ]
     if rows:
-        screen.table(rows, _QUEUE_COLUMNS)
-    hidden_count = view["waiting"] - view["total_count"]
-    shown_text = f"{len(rows)} of {view['total_count']} sessions are shown" if rows else "no session of yours waits"
+        screen.print_table(rows, _QUEUE_COLUMNS)
+    hidden_count = queue_page["waiting"] - queue_page["total_count"]
+    shown_text = (
+        f"{len(rows)} of {queue_page['total_count']} sessions are shown" if rows else "no session of yours waits"
+    )
     screen.inform(f"{shown_text}; {hidden_count} of others wait too" if hidden_count else shown_text)
 
 
@@ -75,33 +80,36 @@ async def queue(api: AsyncSession, resource_group: str, limit: int, offset: int)
 async def shares(api: AsyncSession, resource_group: str) -> None:
     """List fair shares in RESOURCE_GROUP: of your domain, projects and user, or of all that you may see."""
     screen = screen_of()
-    view = await api.Resource.shares(resource_group)
+    share_report = await api.Resource.shares(resource_group)
     if screen.is_json:
-        screen.json(view)
+        screen.print_json(share_report)
         return
-    displays = await slot_displays(api)
+    displays = await fetch_slot_displays(api)
     rows = [
         {
-            **item,
-            "share": f"{item['share']:.1%}",
-            "weighted_share": f"{item['weighted_share']:.1%}",
-            "occupied": describe_slots(item["occupied"], displays),
-            "used": describe_slots(item["used"], displays),
+            **share_item,
+            "share": f"{share_item['share']:.1%}",
+            "weighted_share": f"{share_item['weighted_share']:.1%}",
+            "occupied": describe_slots(share_item["occupied"], displays),
+            "used": describe_slots(share_item["used"], displays),
         }
-        for item in view["items"]
+        for share_item in share_report["items"]
     ]
-    screen.table(rows, _SHARE_COLUMNS)
-    if view["order"] not in ("fair-share", "drf"):
-        screen.inform(f"{resource_group} schedules by {view['order']}: shares do not decide")
+    screen.print_table(rows, _SHARE_COLUMNS)
+    if share_report["order"] not in ("fair-share", "drf"):
+        screen.inform(f"{resource_group} schedules by {share_report['order']}: shares do not decide")
 
 
 @resource.command("variants", cls=ListCommand)
 @click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
 def variants(resource_group: str | None) -> None:
     """List what a session may require of its devices (--variant of `run` and `start`), with counts of such devices."""
-    empty = "no device here states anything that a session could require"
+    empty_hint = "no device here states anything that a session could require"
     list_objects(
-        lambda api: api.Resource.variant_properties(resource_group), _VARIANT_COLUMNS, empty, describe=_describe_variant
+        lambda api: api.Resource.variant_properties(resource_group),
+        _VARIANT_COLUMNS,
+        empty_hint,
+        describe=_describe_variant,
     )
 
 
@@ -116,48 +124,58 @@ async def plugin_options(api: AsyncSession) -> None:
     schemas_by_plugin = await api.Resource.plugin_options()
     screen = screen_of()
     if screen.is_json:
-        screen.json(schemas_by_plugin)
+        screen.print_json(schemas_by_plugin)
         return
     rows = [
-        {"option": f"{plugin}.{name}", "values": _describe_values(entry), "description": entry.get("description", "")}
+        {
+            "option": f"{plugin}.{option_name}",
+            "values": _describe_values(option_schema),
+            "description": option_schema.get("description", ""),
+        }
         for plugin, schemas in schemas_by_plugin.items()
         for schema in schemas
-        for name, entry in (schema.get("properties") or {}).items()
+        for option_name, option_schema in (schema.get("properties") or {}).items()
     ]
-    screen.rows(rows, columns("option | values | description"), "no accelerator plugin here takes options")
+    screen.print_rows(rows, columns("option | values | description"), "no accelerator plugin here takes options")
 
 
-def _describe_values(entry: dict[str, Any]) -> str:
+def _describe_values(schema: dict[str, Any]) -> str:
     """Returns in words what a JSON Schema allows: its values, else its types and bounds."""
-    if "enum" in entry:
-        return ", ".join(map(str, entry["enum"]))
-    if "const" in entry:
-        return str(entry["const"])
-    if "anyOf" in entry:
-        return " or ".join(_describe_values(choice) for choice in entry["anyOf"] if choice.get("type") != "null")
-    bounds = [f"{word} {entry[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in entry]
-    return " ".join([str(entry.get("type", "any")), *bounds])
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if "anyOf" in schema:
+        return " or ".join(
+            _describe_values(alternative) for alternative in schema["anyOf"] if alternative.get("type") != "null"
+        )
+    bounds = [
+        f"{preposition} {schema[key]}" for key, preposition in (("minimum", "from"), ("maximum", "to")) if key in schema
+    ]
+    return " ".join([str(schema.get("type", "any")), *bounds])
 
 
 @resource.command("presets", cls=ListCommand)
 async def presets(api: AsyncSession) -> None:
     """List resource presets."""
     preset_rows = (await api.Resource.list_presets()).get("presets") or []
-    screen_of().rows(list(map(readable, preset_rows)), PRESET_COLUMNS, "there are no presets", describe=preset_row)
+    screen_of().print_rows(
+        list(map(parse_json_values, preset_rows)), PRESET_COLUMNS, "there are no presets", describe=preset_row
+    )
 
 
 @admin_resource.command("vfolder-types", cls=ListCommand)
 async def vfolder_types(api: AsyncSession) -> None:
     """Show who may own virtual folders."""
     rows = [{"type": owner_type} for owner_type in await api.Resource.get_vfolder_types()]
-    screen_of().rows(rows, columns("type: Owner"), "no folders are kept here")
+    screen_of().print_rows(rows, columns("type: Owner"), "no folders are kept here")
 
 
 @admin_resource.command("docker-registries", cls=ListCommand)
 async def docker_registries(api: AsyncSession) -> None:
     """List registries of images."""
     rows = [{"name": name, "url": url} for name, url in (await api.Resource.get_docker_registries()).items()]
-    screen_of().rows(rows, columns("name | url: URL"), "there are no registries")
+    screen_of().print_rows(rows, columns("name | url: URL"), "there are no registries")
 
 
 @admin_resource.command("recalculate-usage")
@@ -167,12 +185,12 @@ async def recalculate_usage(api: AsyncSession) -> int:
     reply = await api.Resource.recalculate_usage()
     drift_by_agent = reply.get("drift") or {}
     if screen.is_json:
-        screen.json(reply)
+        screen.print_json(reply)
     elif drift_by_agent:
         rows = [{"agent": agent, **amounts} for agent, amounts in drift_by_agent.items()]
-        screen.table(rows, columns("agent | recorded | counted"))
+        screen.print_table(rows, columns("agent | recorded | counted"))
     else:
-        screen.say("The records are right.")
+        screen.print_line("The records are right.")
     return 1 if drift_by_agent else 0
 
 
@@ -197,25 +215,27 @@ async def usage_per_period(api: AsyncSession, group: str, start_date: str, end_d
 def _print_usage(usages: list[dict[str, Any]]) -> None:
     screen = screen_of()
     if screen.is_json:
-        screen.json(usages)
+        screen.print_json(usages)
         return
     if not usages:
         screen.inform("nothing was used")
     for usage in usages:
-        hours = {slot: float(seconds) / 3600 for slot, seconds in usage["g_slot_seconds"].items() if slot != "mem"}
-        screen.facts(
+        hours_by_slot = {
+            slot: float(seconds) / 3600 for slot, seconds in usage["g_slot_seconds"].items() if slot != "mem"
+        }
+        screen.print_facts(
             {
                 "group": f"{usage['g_name']} ({usage['g_id']})",
                 "domain": usage["domain_name"],
                 "containers": usage["c_count"],
                 "allocated": describe_slots(usage["g_slots"]),
-                "held (hours)": {slot: f"{hour_count:.1f}" for slot, hour_count in hours.items()},
+                "held (hours)": {slot: f"{hour_count:.1f}" for slot, hour_count in hours_by_slot.items()},
                 "CPU used (s)": usage["g_cpu_used"],
                 "read": readable_size(int(usage["g_io_read"])),
                 "written": readable_size(int(usage["g_io_write"])),
             }.items()
         )
-        screen.table(map(_describe_container, usage["c_infos"]), CONTAINERS)
+        screen.print_table(map(_describe_container, usage["c_infos"]), CONTAINERS)
 
 
 def _describe_container(container: dict[str, Any]) -> dict[str, Any]:

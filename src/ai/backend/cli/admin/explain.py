@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
+from ai.backend.cli.framework.lazy import LeafCommand, Outcome, screen_of
 from ai.backend.cli.session.commands import find_session, owner_option
 
 if TYPE_CHECKING:
@@ -21,12 +21,14 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"{report['status']} ({report['reason']}), of {report['owner']}"
     if report.get("trace_id"):
         yield f"trace {report['trace_id']}"
-    yield from _section("Life", (f"{step['at'][:23]}  {step['name']}{_details(step)}" for step in report["life"]))
+    yield from _section_lines(
+        "Life", (f"{step['at'][:23]}  {step['name']}{_describe_details(step)}" for step in report["life"])
+    )
     decision = report["decision"]
-    message = decision.get("message") or decision.get("reason")
-    yield from _section("Decision of the scheduler", [str(message)] if message else [])
-    yield from _section("Errors", report["errors"])
-    yield from _section(
+    decision_text = decision.get("message") or decision.get("reason")
+    yield from _section_lines("Decision of the scheduler", [str(decision_text)] if decision_text else [])
+    yield from _section_lines("Errors", report["errors"])
+    yield from _section_lines(
         "Kernels",
         (
             f"{kernel['host']}  {kernel['status']}  on {kernel['agent'] or 'no agent'}, attempt {kernel['attempt']}"
@@ -34,31 +36,31 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
             for kernel in report["kernels"]
         ),
     )
-    yield from _section("Logs of daemons", (_log_line(line) for line in report["logs"]))
+    yield from _section_lines("Logs of daemons", (_format_log_line(line) for line in report["logs"]))
     if report["unreachable"]:
         yield ""
         yield f"These agents did not tell their logs: {', '.join(report['unreachable'])}"
 
 
-def _section(title: str, lines: Any) -> Iterator[str]:
-    texts = list(lines)
-    if texts:
+def _section_lines(title: str, lines: Any) -> Iterator[str]:
+    line_texts = list(lines)
+    if line_texts:
         yield ""
         yield title
-        yield from (f"  {text}" for text in texts)
+        yield from (f"  {line_text}" for line_text in line_texts)
 
 
-def _details(step: Mapping[str, Any]) -> str:
+def _describe_details(step: Mapping[str, Any]) -> str:
     details = {name: value for name, value in step["details"].items() if name not in ("kernelId", "clusterIdx")}
     return "  " + " ".join(f"{name}={value}" for name, value in details.items()) if details else ""
 
 
-def _log_line(line: Mapping[str, Any]) -> str:
-    at = datetime.fromtimestamp(line["at"], UTC).isoformat(timespec="milliseconds")[:23]
-    return f"{at}  {line['daemon']}  {line['level']}  {line['message']}"
+def _format_log_line(line: Mapping[str, Any]) -> str:
+    time_text = datetime.fromtimestamp(line["at"], UTC).isoformat(timespec="milliseconds")[:23]
+    return f"{time_text}  {line['daemon']}  {line['level']}  {line['message']}"
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @owner_option
 async def explain(api: AsyncSession, session: str, owner: str | None) -> Outcome:
@@ -68,5 +70,5 @@ async def explain(api: AsyncSession, session: str, owner: str | None) -> Outcome
     longer. `backend.ai explain` tells a user why a session waits.
     """
     report = await (await find_session(api, session, owner)).report()
-    screen_of().result(report, "\n".join(report_lines(report)))
+    screen_of().print_result(report, "\n".join(report_lines(report)))
     return None

@@ -1,4 +1,4 @@
-"""The installation as a whole: `backend.ai admin manager|announcement|watcher|etcd` and `backend.ai server-logs`."""
+"""Commands about the whole installation: `backend.ai admin manager|announcement|watcher|etcd`, `server-logs`."""
 
 from __future__ import annotations
 
@@ -63,9 +63,13 @@ def unfreeze() -> None:
     change(lambda api: api.Manager.unfreeze(), {"status": "running"}, "running")
 
 
-def _run_scheduler_op(op: Literal["include-agents", "exclude-agents"], agent_ids: tuple[str, ...], text: str) -> None:
-    document = {"op": op, "args": list(agent_ids)}
-    change(lambda api: api.Manager.scheduler_op(op, agent_ids), document, f"{', '.join(agent_ids)}: {text}")
+def _run_scheduler_op(
+    op: Literal["include-agents", "exclude-agents"], agent_ids: tuple[str, ...], result_text: str
+) -> None:
+    request_document = {"op": op, "args": list(agent_ids)}
+    change(
+        lambda api: api.Manager.scheduler_op(op, agent_ids), request_document, f"{', '.join(agent_ids)}: {result_text}"
+    )
 
 
 @scheduler.command("include-agents")
@@ -94,10 +98,10 @@ def watcher_status(agent: str) -> None:
 
 def _add_watcher_command(verb: str, past_verb: str, help_: str) -> None:
     def command(agent: str) -> None:
-        async def work(api: AsyncSession) -> Any:
+        async def call_watcher(api: AsyncSession) -> Any:
             return await getattr(api.AgentWatcher, f"agent_{verb}")(agent)
 
-        change(work, {"agent_id": agent}, f"{past_verb} {agent}")
+        change(call_watcher, {"agent_id": agent}, f"{past_verb} {agent}")
 
     watcher.command(f"agent-{verb}", help=help_)(_AGENT_ARGUMENT(command))
 
@@ -124,10 +128,14 @@ def announcement_get() -> None:
 @click.option("-m", "--message", help="Markdown; an editor is opened without it.")
 def announcement_update(message: str | None) -> None:
     """Announce a message to all users."""
-    text = message if message is not None else click.edit("")
-    if text is None or not text.strip():
+    announcement_text = message if message is not None else click.edit("")
+    if announcement_text is None or not announcement_text.strip():
         raise click.UsageError("the announcement is empty")
-    change(lambda api: api.Manager.update_announcement(True, text), {"enabled": True, "message": text}, "announced")
+    change(
+        lambda api: api.Manager.update_announcement(True, announcement_text),
+        {"enabled": True, "message": announcement_text},
+        "announced",
+    )
 
 
 @announcement.command("delete")
@@ -146,7 +154,7 @@ def announcement_dismiss() -> None:
     screen = screen_of()
     if not dismiss():
         screen.fail("no announcement was seen yet")
-    screen.result({"dismissed": True}, "dismissed")
+    screen.print_result({"dismissed": True}, "dismissed")
 
 
 # ---- reported errors ----
@@ -161,17 +169,21 @@ async def server_logs_list(api: AsyncSession, mark_read: bool, page_size: int, p
     screen = screen_of()
     page = await api.ServerLog.list(mark_read, page_size, page_number)
     if screen.is_json:
-        screen.json(page)
+        screen.print_json(page)
     elif page["logs"]:
-        screen.say("\n\n".join(map(_describe_error, page["logs"])))
+        screen.print_line("\n\n".join(map(_describe_error, page["logs"])))
     else:
         screen.inform("no errors were reported")
 
 
 def _describe_error(error: dict[str, Any]) -> str:
-    time = readable_time(iso_time(error["created_at"]))
-    request = f"{error['request_status'] or ''} {error['request_url'] or ''}".strip()
-    lines = [f"{time} {error['severity']} from {error['source']}, user {error['user']}", request, error["message"]]
+    time_text = readable_time(iso_time(error["created_at"]))
+    request_text = f"{error['request_status'] or ''} {error['request_url'] or ''}".strip()
+    lines = [
+        f"{time_text} {error['severity']} from {error['source']}, user {error['user']}",
+        request_text,
+        error["message"],
+    ]
     return "\n".join(line for line in [*lines, error["traceback"] or ""] if line)
 
 

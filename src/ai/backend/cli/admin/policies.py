@@ -8,7 +8,7 @@ import click
 
 from ai.backend.cli.admin.tenants import HOST_PERMISSIONS
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand
-from ai.backend.cli.framework.objects import NamedObjects, add_object_commands, change, list_objects, readable
+from ai.backend.cli.framework.objects import NamedObjects, add_object_commands, change, list_objects, parse_json_values
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import json_option, negated_flag, options
 from ai.backend.cli.framework.values import describe_slots, readable_size
@@ -33,18 +33,18 @@ _COUNT = click.IntRange(0)
 
 def preset_row(preset: dict[str, Any]) -> dict[str, Any]:
     """Returns a preset with its amounts in human units."""
-    shared = preset.get("shared_memory")
-    slots = readable(preset).get("resource_slots")
+    shared_memory = preset.get("shared_memory")
+    slot_amounts = parse_json_values(preset).get("resource_slots")
     return {
         **preset,
-        "slots": describe_slots(slots),
-        "shared": None if shared is None else readable_size(int(shared)),
+        "slots": describe_slots(slot_amounts),
+        "shared": None if shared_memory is None else readable_size(int(shared_memory)),
         "devices": " or ".join(preset.get("device_requests") or ()),
     }
 
 
 def _policy_row(policy: dict[str, Any]) -> dict[str, Any]:
-    return {**policy, "slots": describe_slots(readable(policy).get("total_resource_slots"))}
+    return {**policy, "slots": describe_slots(parse_json_values(policy).get("total_resource_slots"))}
 
 
 add_object_commands(
@@ -159,16 +159,16 @@ _link_arguments = options(
 )
 
 
-def _link_targets(scaling_group: str, targets: dict[str, str | None], verb: str, done: str) -> None:
+def _link_targets(scaling_group: str, targets: dict[str, str | None], verb: str, relation_text: str) -> None:
     chosen_targets = [(kind, target) for kind, target in targets.items() if target]
     if len(chosen_targets) != 1:
         raise click.UsageError("name one of DOMAIN, --group and --access-key")
     [(kind, target)] = chosen_targets
 
-    async def work(api: AsyncSession) -> None:
+    async def link_target(api: AsyncSession) -> None:
         await getattr(api.ScalingGroup, f"{verb}_{kind}")(scaling_group, target)
 
-    change(work, {"scaling_group": scaling_group, kind: target}, f"{scaling_group} is {done} {target}")
+    change(link_target, {"scaling_group": scaling_group, kind: target}, f"{scaling_group} is {relation_text} {target}")
 
 
 @resource_group.command("associate-scaling-group")

@@ -13,11 +13,11 @@ from ai.backend.cli.framework.objects import (
     NamedObjects,
     add_object_commands,
     change,
+    given_options,
     list_objects,
     list_page,
     required_changes,
     show_object,
-    used_options,
 )
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import confirm, json_option, negated_flag, options, paging, yes_option
@@ -97,20 +97,20 @@ def group_list(domain_name: str | None) -> None:
     list_objects(lambda api: api.Group.list(domain_name), GROUP_COLUMNS, "there are no groups", describe=_tenant_row)
 
 
-def _with_group(reference: str, action: Callable[[AsyncSession, str], Awaitable[Any]]) -> Any:
+def _request_with_group(reference: str, action: Callable[[AsyncSession, str], Awaitable[Any]]) -> Any:
     """Returns a request that calls ``action`` with the id of the group that ``reference`` means."""
 
-    async def work(api: AsyncSession) -> Any:
+    async def call_action(api: AsyncSession) -> Any:
         return await action(api, await group_id(api, reference))
 
-    return work
+    return call_action
 
 
 @group.command("info")
 @_GROUP_ARGUMENT
 def group_info(group: str) -> None:
     """Show GROUP (an id or a name)."""
-    show_object(_with_group(group, lambda api, gid: api.Group.detail(gid)), f"there is no group {group}")
+    show_object(_request_with_group(group, lambda api, gid: api.Group.detail(gid)), f"there is no group {group}")
 
 
 @group.command("add")
@@ -122,8 +122,8 @@ def group_info(group: str) -> None:
 @_tenant_options
 def group_add(domain_name: str, name: str, **props: Any) -> None:
     """Make the group NAME of a domain."""
-    used_values = used_options(**props)
-    change(lambda api: api.Group.create(domain_name, name, **used_values), {"added": name}, f"added {name}")
+    given_values = given_options(**props)
+    change(lambda api: api.Group.create(domain_name, name, **given_values), {"added": name}, f"added {name}")
 
 
 @group.command("update")
@@ -135,16 +135,16 @@ def group_add(domain_name: str, name: str, **props: Any) -> None:
 def group_update(group: str, **props: Any) -> None:
     """Change GROUP (an id or a name); what is not named stays as it is."""
     changed_values = required_changes(props, "--description")
-    update = _with_group(group, lambda api, gid: api.Group.update(gid, **changed_values))
-    change(update, {"updated": group}, f"updated {group}")
+    send_update = _request_with_group(group, lambda api, gid: api.Group.update(gid, **changed_values))
+    change(send_update, {"updated": group}, f"updated {group}")
 
 
 @group.command("delete")
 @_GROUP_ARGUMENT
 def group_delete(group: str) -> None:
     """Make GROUP (an id or a name) inactive: nobody makes sessions in it any more."""
-    work = _with_group(group, lambda api, gid: api.Group.delete(gid))
-    change(work, {"deleted": group}, f"{group} is inactive; `purge` removes it")
+    delete_request = _request_with_group(group, lambda api, gid: api.Group.delete(gid))
+    change(delete_request, {"deleted": group}, f"{group} is inactive; `purge` removes it")
 
 
 @group.command("purge")
@@ -153,7 +153,7 @@ def group_delete(group: str) -> None:
 def group_purge(group: str, yes: bool) -> None:
     """Remove GROUP (an id or a name) for good, with its folders; none of its sessions may live."""
     confirm(f"Remove the group {group} with its folders for good", is_confirmed=yes)
-    change(_with_group(group, lambda api, gid: api.Group.purge(gid)), {"purged": group}, f"purged {group}")
+    change(_request_with_group(group, lambda api, gid: api.Group.purge(gid)), {"purged": group}, f"purged {group}")
 
 
 @group.command("members", cls=ListCommand)
@@ -161,8 +161,8 @@ def group_purge(group: str, yes: bool) -> None:
 @paging
 def group_members(group: str, **page: Any) -> None:
     """List the members of GROUP (an id or a name), and what they have at work in it."""
-    work = _with_group(group, lambda api, gid: api.Group.members(gid, **page))
-    list_page(work, MEMBER_COLUMNS, "it has no members")
+    members_request = _request_with_group(group, lambda api, gid: api.Group.members(gid, **page))
+    list_page(members_request, MEMBER_COLUMNS, "it has no members")
 
 
 @group.command("add-users")
@@ -199,12 +199,16 @@ def remove_admins(group: str, users: tuple[str, ...]) -> None:
 
 
 def _change_members(group: str, users: tuple[str, ...], past_verb: str, result_text: str) -> None:
-    async def change_group(api: AsyncSession, gid: str) -> None:
-        groups = api.Group
-        changes = {"added": groups.add_users, "removed": groups.remove_users, "admins": groups.add_admins}
-        await changes.get(past_verb, groups.remove_admins)(gid, users)
+    async def change_group(api: AsyncSession, group_uuid: str) -> None:
+        group_api = api.Group
+        methods_by_verb = {
+            "added": group_api.add_users,
+            "removed": group_api.remove_users,
+            "admins": group_api.add_admins,
+        }
+        await methods_by_verb.get(past_verb, group_api.remove_admins)(group_uuid, users)
 
-    change(_with_group(group, change_group), {"group": group, past_verb: list(users)}, result_text)
+    change(_request_with_group(group, change_group), {"group": group, past_verb: list(users)}, result_text)
 
 
 async def group_id(api: AsyncSession, reference: str) -> str:

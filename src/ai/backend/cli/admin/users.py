@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, ListCommand, Outcome
-from ai.backend.cli.framework.objects import change, list_page, required_changes, show_object, used_options
+from ai.backend.cli.framework.objects import change, given_options, list_page, required_changes, show_object
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import confirm, negated_flag, options, paging, yes_option
 
@@ -69,8 +69,10 @@ _KEYPAIR_NETWORKS = click.option(
 @paging
 def user_list(status: str | None, group: str | None, **page: Any) -> None:
     """List users."""
-    empty = "there are no such users"
-    list_page(lambda api: api.User.paginated_list(status, group, **page), USER_COLUMNS, empty, describe=_describe_user)
+    empty_hint = "there are no such users"
+    list_page(
+        lambda api: api.User.paginated_list(status, group, **page), USER_COLUMNS, empty_hint, describe=_describe_user
+    )
 
 
 def _describe_user(user: dict[str, Any]) -> dict[str, Any]:
@@ -95,8 +97,10 @@ def user_add(domain_name: str, email: str, password: str, group_ids: tuple[str, 
     """Make a user of a domain, with a keypair. A PASSWORD of - is asked for."""
     if password == "-":  # a mark and no password
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    used_values = used_options(**props, group_ids=list(group_ids) or None)
-    change(lambda api: api.User.create(domain_name, email, password, **used_values), {"added": email}, f"added {email}")
+    given_values = given_options(**props, group_ids=list(group_ids) or None)
+    change(
+        lambda api: api.User.create(domain_name, email, password, **given_values), {"added": email}, f"added {email}"
+    )
 
 
 @user.command("update")
@@ -118,8 +122,12 @@ def user_update(email: str, **props: Any) -> None:
 def user_reset_totp(email: str, yes: bool) -> None:
     """Take one-time passwords away from the user EMAIL, who has lost them."""
     confirm(f"Let {email} sign in by the password alone", is_confirmed=yes)
-    reset = {"totp_activated": False}
-    change(lambda api: api.User.update(email, **reset), {"reset": email}, f"{email} signs in by the password alone")
+    changed_fields = {"totp_activated": False}
+    change(
+        lambda api: api.User.update(email, **changed_fields),
+        {"reset": email},
+        f"{email} signs in by the password alone",
+    )
 
 
 @user.command("delete")
@@ -156,8 +164,8 @@ admin_keypair.add_command(keypair_info)
 async def keypair_rotate(api: AsyncSession, yes: bool) -> Outcome:
     """Give your own keypair a new secret key and print it. The old one is refused at once; sessions go on."""
     confirm("Refuse the present secret key from now on", is_confirmed=yes)
-    keys = await api.Auth.rotate_keypair()
-    return {"rotated": keys["access_key"], **keys}, _shown_keys(keys)
+    key_pair = await api.Auth.rotate_keypair()
+    return {"rotated": key_pair["access_key"], **key_pair}, _format_keys(key_pair)
 
 
 @admin_keypair.command("rotate")
@@ -166,12 +174,12 @@ async def keypair_rotate(api: AsyncSession, yes: bool) -> Outcome:
 async def admin_keypair_rotate(api: AsyncSession, access_key: str, yes: bool) -> Outcome:
     """Give a keypair a new secret key and print it. The old one is refused at once; sessions go on."""
     confirm(f"Refuse the present secret key of {access_key} from now on", is_confirmed=yes)
-    keys = await api.KeyPair.rotate(access_key)
-    return {"rotated": access_key, **keys}, _shown_keys(keys)
+    key_pair = await api.KeyPair.rotate(access_key)
+    return {"rotated": access_key, **key_pair}, _format_keys(key_pair)
 
 
-def _shown_keys(keys: dict[str, Any]) -> str:
-    return f"Access Key: {keys['access_key']}\nSecret Key: {keys['secret_key']}"
+def _format_keys(key_pair: dict[str, Any]) -> str:
+    return f"Access Key: {key_pair['access_key']}\nSecret Key: {key_pair['secret_key']}"
 
 
 @admin_keypair.command("list", cls=ListCommand)
@@ -194,8 +202,8 @@ def keypair_list(**query: Any) -> None:
 @_KEYPAIR_NETWORKS
 async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
     """Make a keypair of the user USER_ID (an e-mail address) and print it. The secret key is never shown again."""
-    keys = await api.KeyPair.create(user_id, **used_options(**props))
-    return {"added": user_id, **keys}, _shown_keys(keys)
+    key_pair = await api.KeyPair.create(user_id, **given_options(**props))
+    return {"added": user_id, **key_pair}, _format_keys(key_pair)
 
 
 @admin_keypair.command("update")
@@ -207,8 +215,10 @@ async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
 @_KEYPAIR_NETWORKS
 def keypair_update(access_key: str, **props: Any) -> None:
     """Change a keypair; what is not named stays as it is."""
-    changed = required_changes(props, "--resource-policy")
-    change(lambda api: api.KeyPair.update(access_key, **changed), {"updated": access_key}, f"updated {access_key}")
+    changed_values = required_changes(props, "--resource-policy")
+    change(
+        lambda api: api.KeyPair.update(access_key, **changed_values), {"updated": access_key}, f"updated {access_key}"
+    )
 
 
 @admin_keypair.command("activate")

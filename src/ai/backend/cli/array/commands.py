@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.array.group import ARRAY_COLUMNS, array, array_row, describe_counts
-from ai.backend.cli.framework.lazy import Leaf, ListCommand, Outcome, screen_of
+from ai.backend.cli.framework.lazy import LeafCommand, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.values import readable_time
 from ai.backend.cli.session.commands import owner_option
-from ai.backend.cli.session.options import creation_of, creation_options, random_name
+from ai.backend.cli.session.options import create_options_of, creation_options, random_name
 
 if TYPE_CHECKING:
     from ai.backend.client.func.array import AsyncSessionArray
@@ -24,7 +24,7 @@ _wait_options = click.option(
 )
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("image")
 @click.argument("command")
 @click.option("-a", "--array", "indices", metavar="INDICES", help="1-1000, 0-99:5 or 1,3,7-9; with %N, N at a time.")
@@ -43,19 +43,21 @@ async def submit(
       backend.ai submit -t sweep --array 1-1000%50 python 'python train.py $BACKENDAI_ARRAY_INDEX'
     """
     screen = screen_of()
-    creation = creation_of({**options, "startup_command": command, "type_": "batch"})
+    create_options = create_options_of({**options, "startup_command": command, "type_": "batch"})
     if indices is None:
         if wait:
             raise click.UsageError("--wait is for arrays: `backend.ai watch SESSION` waits for one session")
-        session = await api.ComputeSession.get_or_create(image, **creation | {"enqueue_only": True})
+        session = await api.ComputeSession.get_or_create(image, **create_options | {"enqueue_only": True})
         document = {"id": str(session.id), "name": session.name, "status": session.status}
         return document, f"session {session.name} ({session.id}) is {session.status or 'queued'}"
-    handle = await api.SessionArray.create(image, indices, **creation | {"name": options["name"] or random_name()})
+    array_handle = await api.SessionArray.create(
+        image, indices, **create_options | {"name": options["name"] or random_name()}
+    )
     if wait:
-        return await _wait(api, handle, max_wait)
-    info = await handle.info()
-    screen.inform(f"next: backend.ai ps --array {info['name']} | backend.ai array wait {info['name']}")
-    return info, f"array {info['name']} ({info['id']}) of {info['size']} sessions is queued"
+        return await _wait_for_array(api, array_handle, max_wait)
+    array_info = await array_handle.info()
+    screen.inform(f"next: backend.ai ps --array {array_info['name']} | backend.ai array wait {array_info['name']}")
+    return array_info, f"array {array_info['name']} ({array_info['id']}) of {array_info['size']} sessions is queued"
 
 
 @array.command("list", cls=ListCommand)
@@ -66,8 +68,8 @@ async def submit(
 async def list_(api: AsyncSession, all_: bool, limit: int, offset: int, owner: str | None) -> None:
     """List arrays, the newest first."""
     page = await api.SessionArray.list(live=not all_, limit=limit, offset=offset, owner_access_key=owner)
-    hint = "There are no arrays here. `backend.ai submit --array 1-10 IMAGE COMMAND` enqueues one."
-    screen_of().rows(page["items"], ARRAY_COLUMNS, hint, describe=array_row)
+    empty_hint = "There are no arrays here. `backend.ai submit --array 1-10 IMAGE COMMAND` enqueues one."
+    screen_of().print_rows(page["items"], ARRAY_COLUMNS, empty_hint, describe=array_row)
 
 
 @array.command("info")
@@ -78,9 +80,9 @@ async def info(api: AsyncSession, name: str, owner: str | None) -> None:
     screen = screen_of()
     detail = await api.SessionArray(name, owner).info()
     if screen.is_json:
-        screen.json(detail)
+        screen.print_json(detail)
         return
-    screen.facts(
+    screen.print_facts(
         (
             ("name", detail["name"]),
             ("array id", detail["id"]),
@@ -121,23 +123,23 @@ async def wait(api: AsyncSession, name: str, max_wait: float, owner: str | None)
 
     Exits with 1 if one has failed, and with 124 where --max-wait ran out.
     """
-    return await _wait(api, api.SessionArray(name, owner), max_wait)
+    return await _wait_for_array(api, api.SessionArray(name, owner), max_wait)
 
 
-async def _wait(api: AsyncSession, handle: AsyncSessionArray, max_wait: float) -> int:
+async def _wait_for_array(api: AsyncSession, array_handle: AsyncSessionArray, max_wait: float) -> int:
     from ai.backend.client.func.array import LIVE_STATUSES
 
-    screen, pause_s, printed = screen_of(), _FIRST_POLL_S, ""
+    screen, pause_s, printed_text = screen_of(), _FIRST_POLL_S, ""
     deadline = time.monotonic() + max_wait
     while True:
-        detail = await handle.info()
-        shown = f"{detail['name']}: {describe_counts(detail['counts'])}"
+        detail = await array_handle.info()
+        progress_text = f"{detail['name']}: {describe_counts(detail['counts'])}"
         if detail["status"] not in LIVE_STATUSES:
-            screen.result(detail, shown)
+            screen.print_result(detail, progress_text)
             return 0 if detail["status"] == "SUCCESS" else 1
-        if shown != printed:
-            screen.inform(shown)
-            printed, pause_s = shown, _FIRST_POLL_S
+        if progress_text != printed_text:
+            screen.inform(progress_text)
+            printed_text, pause_s = progress_text, _FIRST_POLL_S
         if max_wait and time.monotonic() >= deadline:
             screen.error(f"{detail['name']} has not ended within {max_wait:g} s", code="timeout")
             return 124

@@ -14,11 +14,11 @@ ARRAY_COLUMNS = columns(
 )
 
 
-def array_row(item: Mapping[str, Any]) -> dict[str, Any]:
+def array_row(array_item: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an array as a row of a table."""
-    return {**item, "elements": item["size"], "counts": describe_counts(item["counts"])}
+    return {**array_item, "elements": array_item["size"], "counts": describe_counts(array_item["counts"])}
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """Returns ``RUNNING 2, SUCCESS 14``."""
-    return ", ".join(f"{status} {number}" for status, number in counts.items())
+    """Formats the number of elements in each status, as ``RUNNING 2, SUCCESS 14``."""
+    return ", ".join(f"{status} {count}" for status, count in counts.items())

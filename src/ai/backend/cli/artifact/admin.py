@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.artifact.commands import TYPE
-from ai.backend.cli.framework.invoke import in_event_loop
+from ai.backend.cli.framework.invoke import run_in_event_loop
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change as change_object
 from ai.backend.cli.framework.objects import follow_task, list_objects, print_reply
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.params import options, pair
+from ai.backend.cli.framework.params import options, parse_pair
 from ai.backend.cli.framework.progress import TransferBar
 
 if TYPE_CHECKING:
@@ -40,23 +40,24 @@ _REGISTRY_ARGUMENT = click.argument("registry_name", metavar="REGISTRY")
 def _format_revisions(revisions: Sequence[Mapping[str, Any]]) -> str:
     """Returns a line with the status of each revision."""
     return "\n".join(
-        f"{r['artifact']}@{r['version']} is {r['status']}" + (f": {r['status_info']}" if r["status_info"] else "")
-        for r in revisions
+        f"{revision['artifact']}@{revision['version']} is {revision['status']}"
+        + (f": {revision['status_info']}" if revision["status_info"] else "")
+        for revision in revisions
     )
 
 
-def _credentials(token_file: str | None, access_key: str | None) -> dict[str, str] | None:
+def _read_credentials(token_file: str | None, access_key: str | None) -> dict[str, str] | None:
     """Reads credentials from a file or the environment, since other users can see the arguments of a command."""
     if token_file is not None:
-        with click.open_file(token_file) as file:
-            return {"token": file.read().strip()}
+        with click.open_file(token_file) as token_reader:
+            return {"token": token_reader.read().strip()}
     if access_key is None:
         return None
-    secret = os.environ.get("REGISTRY_SECRET_KEY") or click.prompt("Secret key", hide_input=True, err=True)
-    return {"access_key": access_key, "secret_key": secret}
+    secret_key = os.environ.get("REGISTRY_SECRET_KEY") or click.prompt("Secret key", hide_input=True, err=True)
+    return {"access_key": access_key, "secret_key": secret_key}
 
 
-def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+def _parse_size_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
     from ai.backend.common.errors import InvalidQuantity
     from ai.backend.common.slots import BinarySize
 
@@ -77,7 +78,7 @@ _registry_options = options(
     click.option(
         "--user-imports",
         "user_import_bytes",
-        callback=_size,
+        callback=_parse_size_option,
         metavar="SIZE",
         help="Users may import revisions of up to SIZE from it, such as 20g; 0 means that they may not.",
     ),
@@ -94,7 +95,7 @@ _registry_options = options(
     click.option(
         "--storage",
         "storages",
-        type=pair,
+        type=parse_pair,
         multiple=True,
         metavar="STAGE=PROXY:STORAGE",
         help="Where the stage download, verify or archive has its files. Repeat for more.",
@@ -117,7 +118,7 @@ def add(
     name: str, type_: str, url: str, token_file: str | None, access_key: str | None, storages: Any, **access: Any
 ) -> None:
     """Add a registry: a hub (huggingface), another installation (reservoir), or a local one for uploads."""
-    props: dict[str, Any] = {"credentials": _credentials(token_file, access_key), "storages": dict(storages)}
+    props: dict[str, Any] = {"credentials": _read_credentials(token_file, access_key), "storages": dict(storages)}
     props |= {**access, "viewers": access["viewers"] or None}
     print_reply(lambda api: api.Artifact.add_registry(name, type_, url, **props), lambda _: f"added {name}")
 
@@ -130,7 +131,10 @@ def change(
     name: str, url: str | None, token_file: str | None, access_key: str | None, storages: Any, **access: Any
 ) -> None:
     """Change a registry; what is left out stays."""
-    props: dict[str, Any] = {"credentials": _credentials(token_file, access_key), "storages": dict(storages) or None}
+    props: dict[str, Any] = {
+        "credentials": _read_credentials(token_file, access_key),
+        "storages": dict(storages) or None,
+    }
     props |= {**access, "viewers": access["viewers"] or None}
     print_reply(lambda api: api.Artifact.change_registry(name, url=url, **props), lambda _: f"changed {name}")
 
@@ -166,8 +170,8 @@ async def scan(api: AsyncSession, registry_name: str, quick: bool, **query: Any)
     return {"bgtask_id": task_id, "message": message}, message
 
 
-def _describe_scan(step: Progress) -> str:
-    return f"{step.message}: {int(step.current)} artifacts"
+def _describe_scan(progress: Progress) -> str:
+    return f"{progress.message}: {int(progress.current)} artifacts"
 
 
 @admin_artifact.command("import")
@@ -176,10 +180,10 @@ def _describe_scan(step: Progress) -> str:
 @click.option("--no-wait", is_flag=True, help="Do not wait until they are available.")
 async def import_(api: AsyncSession, revisions: tuple[str, ...], delegate: bool, no_wait: bool) -> Outcome:
     """Import REVISIONS, each written NAME[@VERSION]. Interrupting this command leaves the import under way."""
-    imported = await api.Artifact.import_revisions(revisions, delegate=delegate)
+    imported_revisions = await api.Artifact.import_revisions(revisions, delegate=delegate)
     if not no_wait:
-        imported = await _wait_for_revisions(api, [revision["id"] for revision in imported])
-    return imported, _format_revisions(imported)
+        imported_revisions = await _wait_for_revisions(api, [revision["id"] for revision in imported_revisions])
+    return imported_revisions, _format_revisions(imported_revisions)
 
 
 async def _wait_for_revisions(api: AsyncSession, revision_ids: list[str], *, with_reasons: bool = True) -> Any:
@@ -197,7 +201,7 @@ async def _wait_for_revisions(api: AsyncSession, revision_ids: list[str], *, wit
             progress = revision["progress"] or {"current": 0, "total": revision["size"] or 0}
             bar.update(revision_name, progress["current"], progress["total"])
 
-        return await in_event_loop(api, lambda api: api.Artifact.wait(revision_ids, progress=show_progress))
+        return await run_in_event_loop(api, lambda api: api.Artifact.wait(revision_ids, progress=show_progress))
 
 
 def _absolute_paths(_ctx: click.Context, _param: click.Parameter, files: tuple[str, ...]) -> list[Path]:
@@ -221,8 +225,8 @@ async def upload(
     """Make VERSION of the artifact NAME of FILES and directories, in the local REGISTRY."""
     with TransferBar(screen_of()) as bar:
         revision = await api.Artifact.upload(registry_name, name, version, files, progress=bar.update, **options)
-    uploaded = await _wait_for_revisions(api, [revision["id"]], with_reasons=False)
-    return uploaded, _format_revisions(uploaded)
+    uploaded_revisions = await _wait_for_revisions(api, [revision["id"]], with_reasons=False)
+    return uploaded_revisions, _format_revisions(uploaded_revisions)
 
 
 @admin_artifact.command("share")

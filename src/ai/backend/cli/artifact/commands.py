@@ -29,7 +29,7 @@ _REVISION_COLUMNS = columns(
 )
 
 
-def _with_size(revision: Mapping[str, Any]) -> dict[str, Any]:
+def _format_size(revision: Mapping[str, Any]) -> dict[str, Any]:
     return {**revision, "size": readable_size(revision["size"]) if revision["size"] is not None else None}
 
 
@@ -45,11 +45,11 @@ async def list_(api: AsyncSession, **query: Any) -> None:
     screen = screen_of()
     page = await api.Artifact.list(**query)
     if screen.is_json:
-        screen.json(page)
+        screen.print_json(page)
         return
-    rows = [{**item, **_with_size(revision)} for item in page["items"] for revision in item["revisions"]]
+    rows = [{**item, **_format_size(revision)} for item in page["items"] for revision in item["revisions"]]
     if rows:
-        screen.table(rows, COLUMNS)
+        screen.print_table(rows, COLUMNS)
     shown_count = len(page["items"])
     if not shown_count:
         screen.inform("there are no such artifacts")
@@ -68,7 +68,7 @@ async def info(api: AsyncSession, name: str, readme: bool) -> Outcome:
     detail = await api.Artifact.info(name)
     if readme or screen.is_json:
         return detail, (detail["readme"] or "").rstrip()
-    screen.facts(
+    screen.print_facts(
         [
             ("Name", detail["name"]),
             ("Type", detail["type"]),
@@ -80,7 +80,7 @@ async def info(api: AsyncSession, name: str, readme: bool) -> Outcome:
         ]
     )
     if detail["revisions"]:
-        screen.table(map(_with_size, detail["revisions"]), _REVISION_COLUMNS)
+        screen.print_table(map(_format_size, detail["revisions"]), _REVISION_COLUMNS)
     return None
 
 
@@ -104,7 +104,7 @@ async def import_(api: AsyncSession, registry: str, name: str) -> Outcome:
 def files(revision: str) -> None:
     """List the files of an available REVISION, written NAME[@VERSION]."""
     file_columns = columns("size/number | sha256/short: SHA-256 | path")
-    list_objects(lambda api: api.Artifact.files(revision), file_columns, "it has no files", describe=_with_size)
+    list_objects(lambda api: api.Artifact.files(revision), file_columns, "it has no files", describe=_format_size)
 
 
 @artifact.command("download", needs_loop=True)

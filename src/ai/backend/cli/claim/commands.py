@@ -55,8 +55,8 @@ async def create(api: AsyncSession, name: str, owner: str | None, **options: Any
 async def list_(api: AsyncSession, limit: int, offset: int, owner: str | None) -> None:
     """List device claims, the newest first."""
     page = await api.DeviceClaim.list(limit=limit, offset=offset, owner_access_key=owner)
-    hint = "There are no device claims here. `backend.ai claim create NAME -r SLOT=AMOUNT` makes one."
-    screen_of().rows(page["items"], CLAIM_COLUMNS, hint, describe=claim_row)
+    empty_hint = "There are no device claims here. `backend.ai claim create NAME -r SLOT=AMOUNT` makes one."
+    screen_of().print_rows(page["items"], CLAIM_COLUMNS, empty_hint, describe=claim_row)
 
 
 @claim.command("info")
@@ -67,10 +67,10 @@ async def info(api: AsyncSession, name: str, owner: str | None) -> None:
     screen = screen_of()
     detail = await api.DeviceClaim(name, owner).info()
     if screen.is_json:
-        screen.json(detail)
+        screen.print_json(detail)
         return
-    idle = detail["idle_timeout"]
-    screen.facts(
+    idle_timeout_s = detail["idle_timeout"]
+    screen.print_facts(
         (
             ("name", detail["name"]),
             ("claim id", detail["id"]),
@@ -84,7 +84,7 @@ async def info(api: AsyncSession, name: str, owner: str | None) -> None:
             ("sessions", claim_row(detail)["users"]),
             ("resource group", detail["scaling_group"]),
             ("project", detail["group_name"]),
-            ("idle timeout", "none" if idle is None else f"{idle:g} s"),
+            ("idle timeout", "none" if idle_timeout_s is None else f"{idle_timeout_s:g} s"),
             ("idle since", detail["idle_since"] and readable_time(detail["idle_since"])),
             ("created at", readable_time(detail["created_at"])),
         )
@@ -108,5 +108,11 @@ async def delete(api: AsyncSession, name: str, owner: str | None) -> Outcome:
     detail = await api.DeviceClaim(name, owner).delete()
     if detail["status"] == "DELETED":
         return detail, f"the claim {detail['name']} is deleted"
-    users = claim_row(detail)["users"]
-    return detail, f"the claim {detail['name']} is deleted with the end of its sessions{': ' + users if users else ''}"
+    session_names = claim_row(detail)["users"]
+    return (
+        detail,
+        (
+            f"the claim {detail['name']} is deleted with the end of its sessions"
+            f"{': ' + session_names if session_names else ''}"
+        ),
+    )

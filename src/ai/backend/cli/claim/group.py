@@ -16,17 +16,17 @@ CLAIM_COLUMNS = columns(
 )
 
 
-def claim_row(item: Mapping[str, Any]) -> dict[str, Any]:
+def claim_row(claim_item: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a claim as a row of a table."""
     return {
-        **item,
-        "status": f"{item['status']}, deleting" if item["is_deleting"] else item["status"],
-        "slots": describe_slots(item["requested_slots"]),
-        "held": describe_devices(item["devices"]),
-        "users": ", ".join(session["name"] for session in item["sessions"]),
+        **claim_item,
+        "status": f"{claim_item['status']}, deleting" if claim_item["is_deleting"] else claim_item["status"],
+        "slots": describe_slots(claim_item["requested_slots"]),
+        "held": describe_devices(claim_item["devices"]),
+        "users": ", ".join(session["name"] for session in claim_item["sessions"]),
     }
 
 
 def describe_devices(devices: Mapping[str, Mapping[str, str]]) -> str:
-    """Returns ``mock-0, mock-1``."""
-    return ", ".join(sorted({device_id for of_slot in devices.values() for device_id in of_slot}))
+    """Formats the ids of the devices that a claim holds, as ``mock-0, mock-1``."""
+    return ", ".join(sorted({device_id for slot_devices in devices.values() for device_id in slot_devices}))

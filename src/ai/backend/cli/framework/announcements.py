@@ -65,26 +65,26 @@ def dismiss() -> bool:
     return True
 
 
-def is_visible(screen: Screen) -> bool:
+def shows_announcements(screen: Screen) -> bool:
     """Returns whether a person would see an announcement."""
     return not screen.is_quiet and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
-def with_announcements(config: APIConfig) -> Iterator[None]:
-    """Fetches the announcement during a command and shows it at the end; its failure never fails the command."""
+def fetching_announcement(config: APIConfig) -> Iterator[None]:
+    """Fetches the announcement during a command and shows it at the end; the command does not fail if this fails."""
     messages: list[str] = []
-    request = threading.Thread(target=lambda: messages.extend(_fetch(config)), daemon=True)
-    request.start()
+    request_thread = threading.Thread(target=lambda: messages.extend(_fetch_announcement(config)), daemon=True)
+    request_thread.start()
     try:
         yield
     finally:
-        request.join(PATIENCE_S)
+        request_thread.join(PATIENCE_S)
         for message in messages:
             show_announcement(message)
 
 
-def _fetch(config: APIConfig) -> list[str]:
+def _fetch_announcement(config: APIConfig) -> list[str]:
     """Returns the announcement, if there is one."""
     from ai.backend.client.exceptions import BackendError
     from ai.backend.client.plain_transport import PlainTransport, run_plain

@@ -25,7 +25,7 @@ Names = Iterable[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NameSource:
     """The request for the names of one kind of objects: a GraphQL query, or the path of a GET.
 
     ``names`` returns pairs of a name and its explanation from the reply.
@@ -37,25 +37,29 @@ class Source:
 
 def _image_names(reply: Any) -> Names:
     for image in reply["data"]["images"]:
-        canonical = f"{image['registry'] + '/' if image['registry'] else ''}{image['name']}:{image['tag']}"
-        yield from ((alias, canonical) for alias in image["aliases"] or ())
-        yield canonical, image["architecture"]
+        full_name = f"{image['registry'] + '/' if image['registry'] else ''}{image['name']}:{image['tag']}"
+        yield from ((alias, full_name) for alias in image["aliases"] or ())
+        yield full_name, image["architecture"]
 
 
-def _items(root: str, name: str, explanation: str) -> Callable[[Any], Names]:
-    return lambda reply: [(item[name], item[explanation]) for item in reply["data"][root]["items"]]
+def _item_reader(root_field: str, name_field: str, explanation_field: str) -> Callable[[Any], Names]:
+    return lambda reply: [(item[name_field], item[explanation_field]) for item in reply["data"][root_field]["items"]]
 
 
-SOURCES: Mapping[str, Source] = {
-    "session": Source(
+SOURCES: Mapping[str, NameSource] = {
+    "session": NameSource(
         f'{{ compute_session_list({_PAGE}, status: "PENDING,PREPARING,RUNNING,ERROR") {{ items {{ name status }} }} }}',
-        _items("compute_session_list", "name", "status"),
+        _item_reader("compute_session_list", "name", "status"),
     ),
-    "image": Source("{ images { registry name tag architecture aliases } }", _image_names),
-    "folder": Source("/folders", lambda reply: [(folder["name"], folder["host"]) for folder in reply]),
-    "slot": Source("/config/resource-slots", lambda reply: [(f"{slot}=", type_) for slot, type_ in reply.items()]),
-    "user": Source(f"{{ user_list({_PAGE}) {{ items {{ email role }} }} }}", _items("user_list", "email", "role")),
-    "agent": Source(f"{{ agent_list({_PAGE}) {{ items {{ id status }} }} }}", _items("agent_list", "id", "status")),
+    "image": NameSource("{ images { registry name tag architecture aliases } }", _image_names),
+    "folder": NameSource("/folders", lambda reply: [(folder["name"], folder["host"]) for folder in reply]),
+    "slot": NameSource("/config/resource-slots", lambda reply: [(f"{slot}=", type_) for slot, type_ in reply.items()]),
+    "user": NameSource(
+        f"{{ user_list({_PAGE}) {{ items {{ email role }} }} }}", _item_reader("user_list", "email", "role")
+    ),
+    "agent": NameSource(
+        f"{{ agent_list({_PAGE}) {{ items {{ id status }} }} }}", _item_reader("agent_list", "id", "status")
+    ),
 }
 KINDS_BY_ARGUMENT: Mapping[str, str] = {
     "session": "session", "sessions": "session", "image": "image", "agent_id": "agent", "agent_ids": "agent",
@@ -89,8 +93,8 @@ class CompletedType(_ParamType):
 def complete_names(params: Iterable[click.Parameter]) -> None:
     """Lets the shell complete those of the parameters whose names say that they name objects."""
     for param in params:
-        kinds = KINDS_BY_ARGUMENT if isinstance(param, click.Argument) else KINDS_BY_OPTION
-        kind = kinds.get(param.name or "")
+        kinds_by_name = KINDS_BY_ARGUMENT if isinstance(param, click.Argument) else KINDS_BY_OPTION
+        kind = kinds_by_name.get(param.name or "")
         if kind is not None and not isinstance(param.type, CompletedType):
             param.type = CompletedType(kind, param.type)
 
@@ -101,27 +105,27 @@ def load_names(kind: str) -> list[tuple[Any, Any]]:
 
     source = SOURCES[kind]
     try:
-        return list(source.names(_fetch(source.request)))
+        return list(source.names(_fetch_reply(source.request)))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, BackendError):
         return []  # a completion has no place for errors
 
 
-def _fetch(request: str) -> Any:
+def _fetch_reply(request: str) -> Any:
     import json
     import ssl
     from urllib.request import Request, urlopen
 
     from ai.backend.client.config import get_config
-    from ai.backend.client.wire import Call, prepare
+    from ai.backend.client.wire import Call, prepare_request
 
-    call = Call(method="GET", path=request)
+    api_call = Call(method="GET", path=request)
     if not request.startswith("/"):
-        call = Call(method="POST", path="/admin/gql", json={"query": request, "variables": {}})
+        api_call = Call(method="POST", path="/admin/gql", json={"query": request, "variables": {}})
     config = get_config()
-    url, headers, body = prepare(config, call)
-    context = ssl.create_default_context()
+    url, headers, body = prepare_request(config, api_call)
+    tls_context = ssl.create_default_context()
     if config.skip_sslcert_validation:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    message = Request(str(url), data=body, headers=dict(headers), method=call.method)  # http and https only
-    with urlopen(message, timeout=_TIMEOUT_S, context=context) as reply:  # the configured endpoint
+        tls_context.check_hostname, tls_context.verify_mode = False, ssl.CERT_NONE
+    http_request = Request(str(url), data=body, headers=dict(headers), method=api_call.method)  # http and https only
+    with urlopen(http_request, timeout=_TIMEOUT_S, context=tls_context) as reply:  # the configured endpoint
         return json.load(reply)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ai.backend.client.exceptions import BackendAPIError
     from ai.backend.client.session import AsyncSession
 
-    Work = Callable[[AsyncSession], Coroutine[Any, Any, "R"]]
+    ApiAction = Callable[[AsyncSession], Coroutine[Any, Any, "R"]]
 
 R = TypeVar("R")
 
@@ -51,7 +51,7 @@ def describe_api_error(error: BackendAPIError) -> str:
     return str(error)
 
 
-def report(screen: Screen, error: Exception) -> None:
+def report_error(screen: Screen, error: Exception) -> None:
     """Prints an error and its remedy."""
     from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable, MissingCredentials
 
@@ -65,7 +65,7 @@ def report(screen: Screen, error: Exception) -> None:
         screen.error(str(error) or type(error).__name__)
 
 
-async def slot_displays(api: AsyncSession) -> SlotDisplays:
+async def fetch_slot_displays(api: AsyncSession) -> SlotDisplays:
     """Fetches the display formats of slot amounts; returns an empty mapping if the server has no such call."""
     from ai.backend.client.exceptions import BackendError
 
@@ -75,15 +75,20 @@ async def slot_displays(api: AsyncSession) -> SlotDisplays:
         return {}
 
 
-def call(
-    screen: Screen, work: Work[int | None], *, failure: int = 1, needs_keys: bool = True, needs_loop: bool = False
+def run_and_exit(
+    screen: Screen,
+    action: ApiAction[int | None],
+    *,
+    failure_exit_code: int = 1,
+    needs_keys: bool = True,
+    needs_loop: bool = False,
 ) -> NoReturn:
-    """Runs ``work`` with an open session and exits: with its result, or with ``failure`` if the platform fails.
+    """Runs ``action`` in an API session, and exits with its result, or ``failure_exit_code`` if the platform fails.
 
     It runs without an event loop, whose libraries take longer to import than most commands take, unless it
-    ``needs_loop``. What needs one on the way is wrapped in :func:`in_event_loop`.
+    ``needs_loop``. What needs one on the way is wrapped in :func:`run_in_event_loop`.
     """
-    from ai.backend.cli.framework.announcements import is_visible, with_announcements
+    from ai.backend.cli.framework.announcements import fetching_announcement, shows_announcements
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
 
@@ -91,12 +96,14 @@ def call(
         config = get_config()
         if needs_keys and not config.is_anonymous:
             _ = config.access_key, config.secret_key
-        is_announcing = needs_keys and not config.is_anonymous and is_visible(screen) and not screen.is_following
-        with with_announcements(config) if is_announcing else nullcontext():
-            exit_code = _run(screen, config, work, needs_loop=needs_loop) or 0
+        fetches_announcement = (
+            needs_keys and not config.is_anonymous and shows_announcements(screen) and not screen.is_following
+        )
+        with fetching_announcement(config) if fetches_announcement else nullcontext():
+            exit_code = _run_action(screen, config, action, needs_loop=needs_loop) or 0
     except BackendError as error:
-        report(screen, error)
-        exit_code = failure
+        report_error(screen, error)
+        exit_code = failure_exit_code
     except BrokenPipeError:
         # The reader of our output has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -108,46 +115,46 @@ def call(
     sys.exit(exit_code)
 
 
-def _run(screen: Screen, config: APIConfig, work: Work[int | None], *, needs_loop: bool) -> int | None:
-    from ai.backend.cli.framework.proofs import recall, with_proof
+def _run_action(screen: Screen, config: APIConfig, action: ApiAction[int | None], *, needs_loop: bool) -> int | None:
+    from ai.backend.cli.framework.proofs import recall_proof, run_with_proof
 
-    async def main(api: AsyncSession) -> int | None:
+    async def run_command(api: AsyncSession) -> int | None:
         if screen.is_following:
-            from ai.backend.cli.framework.redraw import repeat
+            from ai.backend.cli.framework.redraw import redraw
 
-            return await repeat(screen, lambda: work(api), api.transport.pause)
-        return await with_proof(api, work)
+            return await redraw(screen, lambda: action(api), api.transport.pause)
+        return await run_with_proof(api, action)
 
-    recall(config)
+    recall_proof(config)
     if needs_loop:
-        return _run_in_loop(config, main)
+        return _run_in_loop(config, run_command)
     from ai.backend.client.plain_transport import PlainTransport, run_plain
     from ai.backend.client.session import AsyncSession
 
-    async def with_session() -> int | None:
+    async def run_in_session() -> int | None:
         async with AsyncSession(config=config, transport=PlainTransport(config)) as api:
-            return await main(api)
+            return await run_command(api)
 
-    return run_plain(with_session())
+    return run_plain(run_in_session())
 
 
-def _run_in_loop(config: APIConfig, work: Work[R]) -> R:
+def _run_in_loop(config: APIConfig, action: ApiAction[R]) -> R:
     import asyncio
 
     from ai.backend.client.session import AsyncSession
 
-    async def with_session() -> R:
+    async def run_in_session() -> R:
         async with AsyncSession(config=config) as api:
-            return await work(api)
+            return await action(api)
 
-    return asyncio.run(with_session())
+    return asyncio.run(run_in_session())
 
 
-async def in_event_loop(api: AsyncSession, work: Work[R]) -> R:
-    """Returns the result of ``work``, which needs streams or several requests at once, in the event loop.
+async def run_in_event_loop(api: AsyncSession, action: ApiAction[R]) -> R:
+    """Returns the result of ``action``, which needs streams or several requests at once, in the event loop.
 
     Where the command has none, one runs for the time of the call, with an API session of its own.
     """
     from ai.backend.client.plain_transport import PlainTransport
 
-    return _run_in_loop(api.config, work) if isinstance(api.transport, PlainTransport) else await work(api)
+    return _run_in_loop(api.config, action) if isinstance(api.transport, PlainTransport) else await action(api)

@@ -1,4 +1,4 @@
-"""Click groups and commands that import what they run only when they run it."""
+"""Defines click groups and commands whose code is imported only when they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ai.backend.cli.framework.completion import complete_names
-from ai.backend.cli.framework.invoke import call
+from ai.backend.cli.framework.invoke import run_and_exit
 from ai.backend.cli.framework.output import OutputMode, Screen
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Entry:
 
 
 class LazyGroup(click.Group):
-    """A group over a table of :class:`Entry`, and of commands of its own that are of class :class:`Leaf` by default.
+    """A group over a table of :class:`Entry`, and of own commands, by default of class :class:`LeafCommand`.
 
     Its help lists the commands by section, if there are sections.
     """
@@ -79,9 +79,11 @@ class LazyGroup(click.Group):
         except click.UsageError:
             import difflib
 
-            similar = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if similar:
-                raise click.UsageError(f"No such command {args[0]!r}; did you mean {similar[0]!r}?", ctx) from None
+            similar_names = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if similar_names:
+                raise click.UsageError(
+                    f"No such command {args[0]!r}; did you mean {similar_names[0]!r}?", ctx
+                ) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -93,7 +95,7 @@ class LazyGroup(click.Group):
             rows = []
 
 
-def _choose_output(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+def _set_output_mode(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
         screen_of(ctx).mode = OutputMode(value)
 
@@ -104,12 +106,12 @@ def output_option() -> click.Option:
         ["--output"],
         type=click.Choice([mode.value for mode in OutputMode]),
         expose_value=False,
-        callback=_choose_output,
+        callback=_set_output_mode,
         help="What to print: text for people, or one JSON document.",
     )
 
 
-class Leaf(click.Command):
+class LeafCommand(click.Command):
     """A command that takes ``-h`` and ``--output`` beside its own options.
 
     A callback that is a coroutine function gets an open API session before its options, and returns an ``Outcome``.
@@ -128,55 +130,55 @@ class Leaf(click.Command):
     ) -> None:
         kwargs["context_settings"] = {**CONTEXT_SETTINGS, **(kwargs.get("context_settings") or {})}
         if inspect.iscoroutinefunction(callback):
-            callback = _in_session(callback, needs_keys=needs_keys, needs_loop=needs_loop)
+            callback = _wrap_in_session(callback, needs_keys=needs_keys, needs_loop=needs_loop)
         super().__init__(name, callback=callback, **kwargs)
         complete_names(self.params)
         self.params.append(output_option())
 
 
-def _in_session(
+def _wrap_in_session(
     command: Callable[..., Coroutine[Any, Any, Outcome]], *, needs_keys: bool, needs_loop: bool
 ) -> Callable[..., NoReturn]:
     def run_command(**options: Any) -> NoReturn:
         screen = screen_of()
 
-        async def work(api: AsyncSession) -> int | None:
+        async def run_with_api(api: AsyncSession) -> int | None:
             outcome = await command(api, **options)
             if not isinstance(outcome, tuple):
                 return outcome
-            screen.result(*outcome)
+            screen.print_result(*outcome)
             return None
 
-        call(screen, work, needs_keys=needs_keys, needs_loop=needs_loop)
+        run_and_exit(screen, run_with_api, needs_keys=needs_keys, needs_loop=needs_loop)
 
     return run_command
 
 
-def _show_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _set_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     screen_of(ctx).is_wide = value
 
 
-def _follow(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _set_following(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     screen_of(ctx).is_following = value
 
 
-class ListCommand(Leaf):
+class ListCommand(LeafCommand):
     """A command that prints a list; takes ``--wide`` and, if it asks the API, ``--follow`` too."""
 
     def __init__(self, *args: Any, can_follow: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        help_ = "Print all columns, whole ids and exact times, however wide that is."
+        option_help = "Print all columns, whole ids and exact times, however wide that is."
         self.params.append(
-            click.Option(["-w", "--wide"], is_flag=True, expose_value=False, callback=_show_wide, help=help_)
+            click.Option(["-w", "--wide"], is_flag=True, expose_value=False, callback=_set_wide, help=option_help)
         )
         if can_follow:
-            help_ = "Print it anew every two seconds until Ctrl-C."
+            option_help = "Print it anew every two seconds until Ctrl-C."
             self.params.append(
-                click.Option(["--follow"], is_flag=True, expose_value=False, callback=_follow, help=help_)
+                click.Option(["--follow"], is_flag=True, expose_value=False, callback=_set_following, help=option_help)
             )
 
 
-LazyGroup.command_class = Leaf
+LazyGroup.command_class = LeafCommand
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ai.backend.cli.framework.invoke import call, in_event_loop
+from ai.backend.cli.framework.invoke import run_and_exit, run_in_event_loop
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, screen_of
 from ai.backend.cli.framework.output import Column
 from ai.backend.cli.framework.params import options
-from ai.backend.cli.framework.values import decoded
+from ai.backend.cli.framework.values import parse_if_json
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -26,100 +26,100 @@ Describe = Callable[[dict[str, Any]], Mapping[str, Any]]
 Request = Callable[["AsyncSession"], Awaitable[T]]
 
 
-def used_options(**props: Any) -> dict[str, Any]:
+def given_options(**props: Any) -> dict[str, Any]:
     """Returns the options whose value is not None."""
     return {name: value for name, value in props.items() if value is not None}
 
 
-def required_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
-    """Returns the options whose value is not None; fails with ``example`` if there are none.
+def required_changes(props: Mapping[str, Any], example_option: str) -> dict[str, Any]:
+    """Returns the options whose value is not None. Raises click.UsageError if there are none.
 
-    Raises click.UsageError if none was used; the message names ``example``.
+    The message of the error names ``example_option``.
     """
-    changed_values = used_options(**props)
+    changed_values = given_options(**props)
     if not changed_values:
-        raise click.UsageError(f"name something to change, such as {example}")
+        raise click.UsageError(f"name something to change, such as {example_option}")
     return changed_values
 
 
-def readable(item: Mapping[str, Any]) -> dict[str, Any]:
+def parse_json_values(document: Mapping[str, Any]) -> dict[str, Any]:
     """Parses the values that are JSON in a string; other texts that begin like JSON stay."""
     return {
-        name: decoded(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
-        for name, value in item.items()
+        name: parse_if_json(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
+        for name, value in document.items()
     }
 
 
 def list_objects(
     load: Request[Sequence[dict[str, Any]]],
     columns: Sequence[Column],
-    empty: str,
+    empty_hint: str,
     *,
     describe: Describe | None = None,
 ) -> None:
     """Prints a table of all objects; ``describe`` makes a row of an object."""
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        screen.rows([readable(item) for item in await load(api)], columns, empty, describe=describe)
+    async def print_objects(api: AsyncSession) -> None:
+        screen.print_rows([parse_json_values(item) for item in await load(api)], columns, empty_hint, describe=describe)
 
-    call(screen, work)
+    run_and_exit(screen, print_objects)
 
 
-def show_object(load: Request[dict[str, Any] | None], missing: str) -> None:
-    """Prints the facts of one object; exits with 1 and the message ``missing`` if there is none."""
+def show_object(load: Request[dict[str, Any] | None], missing_text: str) -> None:
+    """Prints the facts of one object; exits with 1 and ``missing_text`` if there is none."""
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> int:
+    async def print_object(api: AsyncSession) -> int:
         item = await load(api)
         if item is None:
-            screen.error(missing, code="not-found")
+            screen.error(missing_text, code="not-found")
             return 1
         if screen.is_json:
-            screen.json(readable(item))
+            screen.print_json(parse_json_values(item))
         else:
-            screen.facts((name.replace("_", " "), value) for name, value in readable(item).items())
+            screen.print_facts((name.replace("_", " "), value) for name, value in parse_json_values(item).items())
         return 0
 
-    call(screen, work)
+    run_and_exit(screen, print_object)
 
 
 def list_page(
-    load: Request[PaginatedResult], columns: Sequence[Column], empty: str, *, describe: Describe | None = None
+    load: Request[PaginatedResult], columns: Sequence[Column], empty_hint: str, *, describe: Describe | None = None
 ) -> None:
     """Prints a table of one page; in JSON mode with the number of all objects."""
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def print_page(api: AsyncSession) -> None:
         page = await load(api)
         if screen.is_json:
-            screen.json({"count": len(page.items), "total_count": page.total_count, "items": page.items})
+            screen.print_json({"count": len(page.items), "total_count": page.total_count, "items": page.items})
         else:
-            screen.rows(page.items, columns, empty, describe=describe)
+            screen.print_rows(page.items, columns, empty_hint, describe=describe)
 
-    call(screen, work)
+    run_and_exit(screen, print_page)
 
 
 def print_reply(load: Request[T], describe: Callable[[T], str]) -> None:
     """Prints the server's reply in JSON mode, otherwise the text that ``describe`` makes of it."""
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def print_described(api: AsyncSession) -> None:
         reply = await load(api)
-        screen.result(reply, describe(reply))
+        screen.print_result(reply, describe(reply))
 
-    call(screen, work)
+    run_and_exit(screen, print_described)
 
 
-def change(request: Request[Any], document: Mapping[str, Any], text: str) -> None:
-    """Makes a change; prints ``document`` and a mapping that was returned in JSON mode, otherwise ``text``."""
+def change(request: Request[Any], document: Mapping[str, Any], result_text: str) -> None:
+    """Makes a change; prints ``document`` and a mapping that was returned in JSON mode, otherwise ``result_text``."""
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def send_change(api: AsyncSession) -> None:
         reply = await request(api)
-        screen.result({**document, **(reply if isinstance(reply, Mapping) else {})}, text)
+        screen.print_result({**document, **(reply if isinstance(reply, Mapping) else {})}, result_text)
 
-    call(screen, work)
+    run_and_exit(screen, send_change)
 
 
 async def follow_task(
@@ -138,22 +138,22 @@ async def follow_task(
     """
     screen = screen_of()
 
-    async def follow(api: AsyncSession) -> str:
+    async def follow_steps(api: AsyncSession) -> str:
         printed_text = ""
         async for step in api.BackgroundTask(task_id).progress():
             if step.is_final:
                 if step.state != "done":
-                    outcome = "failed" if step.state == "failed" else f"was {step.state}"
-                    screen.fail(f"{name} {outcome}: {step.message}")
+                    state_text = "failed" if step.state == "failed" else f"was {step.state}"
+                    screen.fail(f"{name} {state_text}: {step.message}")
                 return step.message or ""
             if on_step is not None:
                 on_step(step)
-            elif (text := describe(step)) != printed_text:
-                screen.inform(text)
-                printed_text = text
+            elif (step_text := describe(step)) != printed_text:
+                screen.inform(step_text)
+                printed_text = step_text
         return ""
 
-    return await in_event_loop(api, follow)
+    return await run_in_event_loop(api, follow_steps)
 
 
 async def follow_to_end(api: AsyncSession, task_id: UUID | str, *, name: str) -> tuple[dict[str, str], str]:
@@ -202,37 +202,39 @@ class NamedObjects:
 
 def add_object_commands(group: LazyGroup, kind: NamedObjects) -> None:
     """Declares `list`, `info`, `add`, `update` and `delete` of a kind of objects."""
-    singular, plural = kind.noun
+    singular_noun, plural_noun = kind.noun
     argument = click.argument("name")
 
-    def methods(api: AsyncSession) -> Any:
+    def api_area(api: AsyncSession) -> Any:
         return getattr(api, kind.area)
 
     def list_() -> None:
-        list_objects(lambda api: methods(api).list(), kind.columns, f"there are no {plural}", describe=kind.describe)
+        list_objects(
+            lambda api: api_area(api).list(), kind.columns, f"there are no {plural_noun}", describe=kind.describe
+        )
 
     def info(name: str) -> None:
-        show_object(lambda api: methods(api).detail(name), f"there is no {singular} {name}")
+        show_object(lambda api: api_area(api).detail(name), f"there is no {singular_noun} {name}")
 
-    def save_object(method: str, done: str, name: str, values: dict[str, Any]) -> None:
-        document = {done: name, **(values if kind.prints_values else {})}
-        change(lambda api: getattr(methods(api), method)(name, **values), document, f"{done} {name}")
+    def save_object(method: str, past_verb: str, name: str, values: dict[str, Any]) -> None:
+        document = {past_verb: name, **(values if kind.prints_values else {})}
+        change(lambda api: getattr(api_area(api), method)(name, **values), document, f"{past_verb} {name}")
 
     def add(name: str, **props: Any) -> None:
-        save_object("create", "added", name, used_options(**props))
+        save_object("create", "added", name, given_options(**props))
 
     def update(name: str, **props: Any) -> None:
         save_object("update", "updated", name, required_changes(props, kind.example))
 
     def delete(name: str) -> None:
-        change(lambda api: methods(api).delete(name), {"deleted": name}, kind.deleted.format(name=name))
+        change(lambda api: api_area(api).delete(name), {"deleted": name}, kind.deleted.format(name=name))
 
-    update_help = f"Change the {singular} NAME; what is not named stays as it is.{kind.update_note}"
-    group.command("list", cls=ListCommand, help=f"List the {plural}.")(list_)
+    update_help = f"Change the {singular_noun} NAME; what is not named stays as it is.{kind.update_note}"
+    group.command("list", cls=ListCommand, help=f"List the {plural_noun}.")(list_)
     if kind.has_detail:
-        group.command("info", help=f"Show the {singular} NAME.")(argument(info))
-    group.command("add", help=kind.add_help or f"Make the {singular} NAME.")(
+        group.command("info", help=f"Show the {singular_noun} NAME.")(argument(info))
+    group.command("add", help=kind.add_help or f"Make the {singular_noun} NAME.")(
         options(argument, kind.add_options, kind.options)(add)
     )
     group.command("update", help=update_help)(options(argument, kind.update_options, kind.options)(update))
-    group.command("delete", help=kind.delete_help or f"Remove the {singular} NAME.")(argument(delete))
+    group.command("delete", help=kind.delete_help or f"Remove the {singular_noun} NAME.")(argument(delete))

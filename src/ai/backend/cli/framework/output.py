@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ai.backend.cli.framework.values import cell, harmless, relative_time, short_id
+from ai.backend.cli.framework.values import escape_control_characters, format_cell, relative_time, shorten_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROGRAM = "backend.ai"
-_SHORTENERS: Mapping[str, Callable[[Any], str]] = {"short": short_id, "time": relative_time, "plain": cell}
+_SHORTENERS: Mapping[str, Callable[[Any], str]] = {"short": shorten_id, "time": relative_time, "plain": format_cell}
 
 
 class OutputMode(StrEnum):
@@ -41,10 +41,10 @@ class Column:
     def text(self, row: Mapping[str, Any], *, is_wide: bool) -> str:
         """Returns the text of this column in a row."""
         value = row.get(self.key)
-        return self.brief(value) if self.brief is not None and not is_wide else cell(value)
+        return self.brief(value) if self.brief is not None and not is_wide else format_cell(value)
 
 
-def columns(table: str) -> list[Column]:
+def columns(column_spec: str) -> list[Column]:
     """Parses the columns of a list, ``KEY[/WORD...][: HEADING]`` separated by ``|``.
 
     Words are ``short`` (id), ``time`` (relative to now), ``plain`` (never folded), ``wide`` (shown with `--wide` only),
@@ -52,13 +52,20 @@ def columns(table: str) -> list[Column]:
     default.
     """
     parsed_columns = []
-    for column_text in table.split("|"):
+    for column_text in column_spec.split("|"):
         key_text, _, heading = column_text.partition(":")
         key, *flags = key_text.strip().split("/")
-        brief = next((_SHORTENERS[flag] for flag in flags if flag in _SHORTENERS), None)
-        title = heading.strip() or key.replace("_", " ").title()
+        shortener = next((_SHORTENERS[flag] for flag in flags if flag in _SHORTENERS), None)
+        column_heading = heading.strip() or key.replace("_", " ").title()
         parsed_columns.append(
-            Column(key, title, brief, is_wide="wide" in flags, is_number="number" in flags, is_roomy="roomy" in flags)
+            Column(
+                key,
+                column_heading,
+                shortener,
+                is_wide="wide" in flags,
+                is_number="number" in flags,
+                is_roomy="roomy" in flags,
+            )
         )
     return parsed_columns
 
@@ -84,79 +91,81 @@ class Screen:
     def is_json(self) -> bool:
         return self.mode is OutputMode.JSON
 
-    def json(self, value: Any) -> None:
+    def print_json(self, value: Any) -> None:
         """Prints the one JSON document of this invocation."""
         print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
-    def result(self, document: Any, text: str) -> None:
+    def print_result(self, document: Any, text: str) -> None:
         """Prints a document in JSON mode, otherwise the text, if there is any."""
         if self.is_json:
-            self.json(document)
+            self.print_json(document)
         elif text:
-            self.say(text)
+            self.print_line(text)
 
-    def rows(
+    def print_rows(
         self,
         rows: Sequence[Mapping[str, Any]],
         columns: Sequence[Column],
-        empty: str,
+        empty_hint: str,
         *,
         describe: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
     ) -> None:
-        """Prints a list in JSON mode, otherwise a table, or the hint ``empty`` where there are no rows.
+        """Prints a list in JSON mode, otherwise a table, or ``empty_hint`` where there are no rows.
 
         ``describe`` makes a row of the table of an object.
         """
         if self.is_json:
-            self.json(list(rows))
+            self.print_json(list(rows))
         elif rows:
-            self.table([describe(dict(row)) for row in rows] if describe else rows, columns)
+            self.print_table([describe(dict(row)) for row in rows] if describe else rows, columns)
         else:
-            self.inform(empty)
+            self.inform(empty_hint)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints a line of the result, for people only."""
         if not self.is_json:
-            print(harmless(text))
+            print(escape_control_characters(text))
 
     def inform(self, text: str) -> None:
         """Prints progress, which is no part of the result, to stderr, for people only."""
         if not self.is_json:
-            print(harmless(text), file=sys.stderr, flush=True)
+            print(escape_control_characters(text), file=sys.stderr, flush=True)
 
     def remind(self, text: str) -> None:
-        """Prints what a person must know while the command waits, also where progress is muted."""
+        """Prints a message to stderr while the command waits, even if progress is muted."""
         Screen.inform(self, text)
 
-    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
+    def print_table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
         """Prints a list of objects: without `--wide` the main columns, as narrow as they can be."""
         from ai.backend.cli.framework.terminal import fit_columns, make_table
 
         visible_columns = [column for column in columns if self.is_wide or not column.is_wide]
         cells = [[column.text(row, is_wide=self.is_wide) for column in visible_columns] for row in rows]
         if not self.is_wide and any(column.is_roomy for column in visible_columns):
-            shown = fit_columns(visible_columns, cells, sys.stdout)
-            visible_columns = [visible_columns[index] for index in shown]
-            cells = [[row[index] for index in shown] for row in cells]
+            fitting_indices = fit_columns(visible_columns, cells, sys.stdout)
+            visible_columns = [visible_columns[index] for index in fitting_indices]
+            cells = [[row[index] for index in fitting_indices] for row in cells]
         self.render(make_table(visible_columns, cells))
 
-    def blocks(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
+    def print_blocks(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
         """Prints a list of objects with many columns: as a table with `--wide`, else each as a block of facts."""
         if self.is_wide:
-            self.table(rows, columns)
+            self.print_table(rows, columns)
             return
         for index, row in enumerate(rows):
             if index:
-                self.say("")
-            self.facts((column.heading, column.text(row, is_wide=True)) for column in columns)
+                self.print_line("")
+            self.print_facts((column.heading, column.text(row, is_wide=True)) for column in columns)
 
-    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+    def print_facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Prints one object, a line for each of its facts; a text keeps its line ends."""
         from ai.backend.cli.framework.terminal import make_label_value_table
 
-        facts = [(name, value if isinstance(value, str) and "\n" in value else cell(value)) for name, value in pairs]
-        if facts:
-            self.render(make_label_value_table(facts))
+        fact_texts = [
+            (name, value if isinstance(value, str) and "\n" in value else format_cell(value)) for name, value in pairs
+        ]
+        if fact_texts:
+            self.render(make_label_value_table(fact_texts))
 
     def render(self, renderable: RenderableType) -> None:
         """Prints a table, a tree or a panel."""
@@ -166,15 +175,17 @@ class Screen:
 
     def error(self, message: str, *, code: str = "error", status: int | None = None) -> None:
         """Prints one line that says what is wrong and what to do; in JSON mode a document too."""
-        line = " ".join(message.split())
+        message_line = " ".join(message.split())
         if sys.stderr.isatty():
             from ai.backend.cli.framework.terminal import make_error, write
 
-            write(make_error(PROGRAM, line), sys.stderr)
+            write(make_error(PROGRAM, message_line), sys.stderr)
         else:
-            print(f"{PROGRAM}: {harmless(line)}", file=sys.stderr, flush=True)
+            print(f"{PROGRAM}: {escape_control_characters(message_line)}", file=sys.stderr, flush=True)
         if self.is_json:
-            self.json({"error": {"code": code, "message": line, **({"status": status} if status else {})}})
+            self.print_json(
+                {"error": {"code": code, "message": message_line, **({"status": status} if status else {})}}
+            )
 
     def fail(self, message: str, *, exit_code: int = 1) -> NoReturn:
         """Prints an error and exits."""

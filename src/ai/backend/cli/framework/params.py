@@ -1,4 +1,4 @@
-"""Options: parsers of their values, sets of options, and the confirmation before something is destroyed."""
+"""Declares options, parses their values, and asks for confirmation before something is destroyed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ai.backend.cli.framework.values import harmless
+from ai.backend.cli.framework.values import escape_control_characters
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 target_folder_option = click.option(
@@ -33,13 +33,13 @@ def confirm(action: str, *, is_confirmed: bool) -> None:
     if is_confirmed:
         return
     try:
-        is_agreed = click.confirm(f"{harmless(action)}? This cannot be undone", err=True)
+        is_approved = click.confirm(f"{escape_control_characters(action)}? This cannot be undone", err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
         click.echo(err=True)  # the question is not answered: its line ends here
         raise click.UsageError(f"{action}: there is no terminal to ask for confirmation, use -y") from None
-    if not is_agreed:
+    if not is_approved:
         raise click.Abort
 
 
@@ -63,7 +63,7 @@ paging = options(
 """The options of every paginated list, by their names in the SDK."""
 
 
-def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
+def parse_json(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
     """Parses an option that takes JSON."""
     try:
         return json.loads(value) if value is not None else None
@@ -72,7 +72,7 @@ def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def json_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    return click.option(*names, metavar="JSON", callback=json_value, **settings)
+    return click.option(*names, metavar="JSON", callback=parse_json, **settings)
 
 
 def negated_flag(*names: str, **settings: Any) -> Callable[[Any], Any]:
@@ -80,9 +80,9 @@ def negated_flag(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, is_flag=True, callback=lambda _ctx, _param, value: not value, **settings)
 
 
-def pair(text: str) -> tuple[str, str]:
+def parse_pair(assignment: str) -> tuple[str, str]:
     """Parses ``KEY=VALUE``."""
-    key, equals_sign, value = text.partition("=")
+    key, equals_sign, value = assignment.partition("=")
     if not equals_sign or not key:
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE")
+        raise click.BadParameter(f"{assignment!r} is not KEY=VALUE")
     return key, value

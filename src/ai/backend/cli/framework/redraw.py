@@ -16,7 +16,7 @@ INTERVAL_S = 2.0
 _CLEAR, _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-class _Frame(io.StringIO):
+class _FrameBuffer(io.StringIO):
     """Collects one output; reports itself as a terminal if the real output is one."""
 
     def __init__(self, *, is_terminal: bool) -> None:
@@ -27,31 +27,33 @@ class _Frame(io.StringIO):
         return self._is_terminal
 
 
-async def repeat(
-    screen: Screen, work: Callable[[], Awaitable[int | None]], pause: Callable[[float], Awaitable[None]]
+async def redraw(
+    screen: Screen, print_frame: Callable[[], Awaitable[int | None]], pause: Callable[[float], Awaitable[None]]
 ) -> int:
-    """Runs ``work`` every two seconds until it fails; returns its exit code.
+    """Runs ``action`` every two seconds until it fails; returns its exit code.
 
     Raises click.UsageError in JSON mode, whose output is one document.
     """
     if screen.is_json:
         raise click.UsageError("--follow prints text: it cannot go with --output json")
-    out, is_terminal = sys.stdout, sys.stdout.isatty()
-    out.write(_CLEAR if is_terminal else "")
+    output_stream, is_terminal = sys.stdout, sys.stdout.isatty()
+    output_stream.write(_CLEAR if is_terminal else "")
     while True:
-        frame = _Frame(is_terminal=is_terminal)
+        frame = _FrameBuffer(is_terminal=is_terminal)
         with contextlib.redirect_stdout(frame), contextlib.redirect_stderr(frame):
-            exit_code = await work()
-        out.write(
-            fit_frame(frame.getvalue(), os.get_terminal_size(out.fileno()).lines) if is_terminal else frame.getvalue()
+            exit_code = await print_frame()
+        output_stream.write(
+            fit_frame(frame.getvalue(), os.get_terminal_size(output_stream.fileno()).lines)
+            if is_terminal
+            else frame.getvalue()
         )
-        out.flush()
+        output_stream.flush()
         if exit_code:
             return exit_code
         await pause(INTERVAL_S)
 
 
 def fit_frame(text: str, height: int) -> str:
-    """Returns what replaces the contents of a terminal by ``text``, without the lines that find no room."""
+    """Returns the output that replaces the contents of a terminal by the lines of ``text`` that fit its height."""
     lines = text.splitlines()[: max(1, height - 1)]
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW

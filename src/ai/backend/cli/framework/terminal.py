@@ -1,4 +1,4 @@
-"""Tables, facts, trees and panels, drawn by rich.
+"""Draws tables, facts, trees and panels by the library rich.
 
 Import it inside functions only: rich takes longer to import than most commands take to run.
 """
@@ -15,7 +15,7 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from ai.backend.cli.framework.values import harmless, readable_size
+from ai.backend.cli.framework.values import escape_control_characters, readable_size
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -46,9 +46,9 @@ def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True)
     )
     if not is_terminal or not is_folded or _needs_more_room(renderable, console.width):
         console.width = _UNBOUNDED_WIDTH
-    with console.capture() as capture:
+    with console.capture() as captured_output:
         console.print(renderable)
-    text = "\n".join(line.rstrip() for line in capture.get().split("\n"))
+    text = "\n".join(line.rstrip() for line in captured_output.get().split("\n"))
     stream.write(text)
     stream.flush()
 
@@ -60,24 +60,24 @@ def _needs_more_room(renderable: RenderableType, width: int) -> bool:
 
 def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO) -> list[int]:
     """Returns the indices of the columns to show: all but those that are roomy and find no room in a line."""
-    room = Console(file=stream).width if stream.isatty() else _UNBOUNDED_WIDTH
+    free_width = Console(file=stream).width if stream.isatty() else _UNBOUNDED_WIDTH
     widths = [
         _COLUMN_GAP + max(cell_len(text) for text in [column.heading, *(row[index] for row in rows)])
         for index, column in enumerate(columns)
     ]
-    room += _COLUMN_GAP - sum(width for width, column in zip(widths, columns, strict=True) if not column.is_roomy)
-    shown: list[int] = []
+    free_width += _COLUMN_GAP - sum(width for width, column in zip(widths, columns, strict=True) if not column.is_roomy)
+    shown_indices: list[int] = []
     for index, column in enumerate(columns):
         if not column.is_roomy:
-            shown.append(index)
-        elif widths[index] <= room:
-            room -= widths[index]
-            shown.append(index)
-    return shown
+            shown_indices.append(index)
+        elif widths[index] <= free_width:
+            free_width -= widths[index]
+            shown_indices.append(index)
+    return shown_indices
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    """Returns a table whose cells are printed literally."""
+    """Returns a table whose cells are printed without interpreting markup."""
     table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
@@ -87,7 +87,9 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Tabl
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(harmless(cell_text), style=_STYLES_BY_TEXT.get(cell_text, "")) for cell_text in row))
+        table.add_row(
+            *(Text(escape_control_characters(cell_text), style=_STYLES_BY_TEXT.get(cell_text, "")) for cell_text in row)
+        )
     return table
 
 
@@ -95,7 +97,7 @@ def make_label_value_table(pairs: Iterable[tuple[str, str]]) -> Table:
     """Returns the facts of one object, each with its name in front."""
     table = Table.grid(TableColumn(no_wrap=True, style="bold"), TableColumn(overflow="fold"), padding=(0, 2, 0, 0))
     for name, fact_text in pairs:
-        table.add_row(Text(harmless(name)), Text(harmless(fact_text)))
+        table.add_row(Text(escape_control_characters(name)), Text(escape_control_characters(fact_text)))
     return table
 
 
@@ -103,12 +105,12 @@ def make_panel(title: str, text: str) -> Panel:
     """Returns a text in a frame with a title."""
     from rich.panel import Panel
 
-    return Panel.fit(Text(harmless(text)), title=Text(title), title_align="left")
+    return Panel.fit(Text(escape_control_characters(text)), title=Text(title), title_align="left")
 
 
 def make_error(program: str, message: str) -> Text:
     """Returns an error with the name of the program in front."""
-    return Text.assemble((f"{program}: ", "bold red"), harmless(message))
+    return Text.assemble((f"{program}: ", "bold red"), escape_control_characters(message))
 
 
 class _BytesColumn(ProgressColumn):
@@ -122,7 +124,7 @@ class _BytesColumn(ProgressColumn):
 def make_transfer_progress(stream: TextIO) -> Progress:
     """Returns a progress bar for bytes that disappears when it stops; its tasks have a field ``path``."""
     path_column = TableColumn(no_wrap=True, overflow="ellipsis", ratio=1)
-    path = TextColumn("{task.fields[path]}", markup=False, table_column=path_column)
+    path_display = TextColumn("{task.fields[path]}", markup=False, table_column=path_column)
     console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
-    columns = (BarColumn(20), TaskProgressColumn(), _BytesColumn(), path)
-    return Progress(*columns, console=console, transient=True, expand=True)
+    bar_columns = (BarColumn(20), TaskProgressColumn(), _BytesColumn(), path_display)
+    return Progress(*bar_columns, console=console, transient=True, expand=True)

@@ -1,4 +1,4 @@
-"""Text for values: sizes, times, amounts of slots, ids, and any other value of a reply."""
+"""Formats values as text: sizes, times, amounts of slots, ids, and any other value of a reply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
-"""Sequences and control characters of ECMA-48, those first that :func:`coloured` keeps."""
+"""Sequences and control characters of ECMA-48, those first that :func:`keep_colours` keeps."""
 _SHORT_ID_LENGTH = 8
 
 SlotDisplays = Mapping[str, Mapping[str, Any]]
@@ -29,18 +29,20 @@ SlotDisplays = Mapping[str, Mapping[str, Any]]
 _NO_DISPLAYS: SlotDisplays = {}
 
 
-def harmless(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Replaces control characters by escapes, so that no terminal obeys them. Line ends stay."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
-def coloured(text: str) -> str:
-    """Returns what a program has printed without the sequences and control characters that a terminal would obey but
-    those of colours and erased lines: others write its clipboard, its title, or over what it has shown."""
+def keep_colours(text: str) -> str:
+    """Removes escape sequences and control characters from a program's output, except colours and erased lines.
+
+    Other sequences would write the terminal's clipboard, its title, or over what it has shown.
+    """
     return _SEQUENCE.sub(lambda match: match[1] or "", text)
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Returns any value as one harmless line."""
     if value is None or value in ("", [], {}):
         return "-"
@@ -48,17 +50,17 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(
-            f"{name} ({cell(item)})" if item and isinstance(item, Mapping) else f"{name}={cell(item)}"
+            f"{name} ({format_cell(item)})" if item and isinstance(item, Mapping) else f"{name}={format_cell(item)}"
             for name, item in value.items()
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(cell(item) for item in value)
+        return ", ".join(format_cell(item) for item in value)
     if isinstance(value, str) and re.fullmatch(_TIME_PATTERN, value):
         return readable_time(value)
-    return harmless(" ".join(str(value).split()))
+    return escape_control_characters(" ".join(str(value).split()))
 
 
-def decoded(value: Any) -> Any:
+def parse_if_json(value: Any) -> Any:
     """Parses a string that holds JSON; returns anything else unchanged."""
     if isinstance(value, str):
         try:
@@ -68,9 +70,9 @@ def decoded(value: Any) -> Any:
     return value
 
 
-def short_id(value: Any) -> str:
+def shorten_id(value: Any) -> str:
     """Returns the first digits of an id, which every command accepts in the place of the id."""
-    return cell(value)[:_SHORT_ID_LENGTH]
+    return format_cell(value)[:_SHORT_ID_LENGTH]
 
 
 def readable_size(size: float) -> str:
@@ -84,64 +86,66 @@ def readable_size(size: float) -> str:
 
 
 def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAYS) -> str:
-    """Returns ``268435456`` bytes of memory as ``256m``, as `-r` takes it; formats other slots as their plugin says."""
-    text, display = str(amount), displays.get(slot, {}).get("number_format") or {}
-    if not display.get("binary", slot in {"mem", "shmem"}):
+    """Formats an amount of a slot: bytes as ``256m``, as `-r` takes it, and other slots as their plugin says."""
+    amount_text, number_format = str(amount), displays.get(slot, {}).get("number_format") or {}
+    if not number_format.get("binary", slot in {"mem", "shmem"}):
         from decimal import Decimal, InvalidOperation
 
-        digits = int(display.get("round_length") or 0)
+        digits = int(number_format.get("round_length") or 0)
         try:
-            return f"{Decimal(text):.{digits}f}" if digits else text
+            return f"{Decimal(amount_text):.{digits}f}" if digits else amount_text
         except InvalidOperation:
-            return text
-    if not text.isdigit():
-        return text
-    size_bytes, units = int(text), ["", "k", "m", "g", "t"]
-    while size_bytes and size_bytes % 1024 == 0 and len(units) > 1:
+            return amount_text
+    if not amount_text.isdigit():
+        return amount_text
+    size_bytes, size_units = int(amount_text), ["", "k", "m", "g", "t"]
+    while size_bytes and size_bytes % 1024 == 0 and len(size_units) > 1:
         size_bytes //= 1024
-        units.pop(0)
-    return f"{size_bytes}{units[0]}" if len(str(size_bytes)) <= 5 else f"{int(text) / 1024**3:.1f}g"
+        size_units.pop(0)
+    return f"{size_bytes}{size_units[0]}" if len(str(size_bytes)) <= 5 else f"{int(amount_text) / 1024**3:.1f}g"
 
 
-def unit_of(slot: str, displays: SlotDisplays) -> str:
-    """Returns the unit of a slot after a blank, or nothing where the amount contains its unit (``256m``)."""
+def unit_suffix(slot: str, displays: SlotDisplays) -> str:
+    """Returns a blank and the unit of a slot, or an empty text where the amount contains its unit (``256m``)."""
     display = displays.get(slot, {})
     unit = "" if (display.get("number_format") or {}).get("binary") else display.get("display_unit")
-    return f" {cell(unit)}" if unit else ""
+    return f" {format_cell(unit)}" if unit else ""
 
 
 def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO_DISPLAYS) -> str:
     """Returns ``cpu=1, mem=256m, mock.device=1``; with displays ``cpu=1 Core, mem=256m, mock.shares=0.50 Share``."""
     return ", ".join(
-        f"{slot}={readable_amount(slot, amount, displays)}{unit_of(slot, displays)}"
+        f"{slot}={readable_amount(slot, amount, displays)}{unit_suffix(slot, displays)}"
         for slot, amount in (slots or {}).items()
     )
 
 
 def readable_metric(metric: Mapping[str, Any] | None) -> str:
-    """Returns the current value of a metric with its unit; ``unit`` is the true one where ``unit_hint`` may not be."""
+    """Returns the current value of a metric with its unit. ``unit`` goes before ``unit_hint``, which may be wrong."""
     if metric is None:
         return "-"
     unit = str(metric.get("unit") or metric.get("unit_hint") or "count")
     try:
         value = float(metric["current"])
     except (KeyError, TypeError, ValueError):
-        return cell(metric.get("current"))
+        return format_cell(metric.get("current"))
     if unit in {"bytes", "bps"}:
         return readable_size(value) + ("/s" if unit == "bps" else "")
-    return cell(f"{value:.4g}{_METRIC_UNITS.get(unit, f' {unit}')}")
+    return format_cell(f"{value:.4g}{_METRIC_UNITS.get(unit, f' {unit}')}")
 
 
 def describe_metrics(metrics: Mapping[str, Any], *, prefix: str = "") -> str:
-    """Returns the current values of metrics, of bytes with their capacity, without a common prefix of their names:
-    ``util 35%, mem 4g of 16g``."""
-    texts = []
+    """Formats the current values of metrics, and the capacity of those in bytes, as ``util 35%, mem 4g of 16g``.
+
+    ``prefix`` is removed from the names.
+    """
+    metric_texts = []
     for key, metric in metrics.items():
-        text = readable_metric(metric)
+        metric_text = readable_metric(metric)
         if metric.get("unit_hint") == "bytes" and metric.get("capacity"):
-            text += f" of {readable_size(metric['capacity'])}"
-        texts.append(f"{cell(key.removeprefix(prefix))} {text}")
-    return ", ".join(texts)
+            metric_text += f" of {readable_size(metric['capacity'])}"
+        metric_texts.append(f"{format_cell(key.removeprefix(prefix))} {metric_text}")
+    return ", ".join(metric_texts)
 
 
 def readable_time(text: str, *, timespec: str = "seconds") -> str:
@@ -163,14 +167,16 @@ def relative_time(value: Any, *, now: datetime | None = None) -> str:
     try:
         moment = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        return cell(value)
+        return format_cell(value)
     if moment.tzinfo is None:
-        return cell(value)
-    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
-    distance = abs(int(seconds))
-    if distance >= 60 * _DAY_S:
+        return format_cell(value)
+    age_s = ((now or datetime.now(UTC)) - moment).total_seconds()
+    distance_s = abs(int(age_s))
+    if distance_s >= 60 * _DAY_S:
         return f"{moment.astimezone(UTC):%Y-%m-%d}"
-    limits = ((60, 1, "s"), (3600, 60, "m"), (2 * _DAY_S, 3600, "h"), (60 * _DAY_S, _DAY_S, "d"))
-    text = next(f"{distance // unit_s}{unit}" for limit_s, unit_s, unit in limits if distance < limit_s)
+    unit_limits = ((60, 1, "s"), (3600, 60, "m"), (2 * _DAY_S, 3600, "h"), (60 * _DAY_S, _DAY_S, "d"))
+    duration_text = next(
+        f"{distance_s // unit_s}{unit}" for limit_s, unit_s, unit in unit_limits if distance_s < limit_s
+    )
     # The clock of the server may be a little ahead of ours.
-    return f"in {text}" if seconds < -5 else f"{text} ago"
+    return f"in {duration_text}" if age_s < -5 else f"{duration_text} ago"

@@ -1,4 +1,4 @@
-"""`backend.ai admin image`: images of registries, their other names, and where they are."""
+"""`backend.ai admin image`: images of registries, their aliases, and the agents that have them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _describe_image(image: dict[str, Any]) -> dict[str, Any]:
         "digest": (image["digest"] or "").removeprefix("sha256:"),
         "size": readable_size(image["size_bytes"] or 0),
         "minimum": describe_slots({limit["key"]: limit["min"] for limit in image.get("resource_limits") or ()}),
-        "here": _readiness(image),
+        "here": _describe_presence(image),
     }
 
 
-def _readiness(image: Mapping[str, Any]) -> str:
+def _describe_presence(image: Mapping[str, Any]) -> str:
     """Returns whether agents have an image; superadmins see on how many."""
-    agents = image["installed_agents"]
-    return ("yes" if image["installed"] else "no") if agents is None else f"on {len(agents)}"
+    installed_agents = image["installed_agents"]
+    return ("yes" if image["installed"] else "no") if installed_agents is None else f"on {len(installed_agents)}"
 
 
 async def print_images(api: AsyncSession, *, operation: bool = False, installed: bool = False) -> None:
@@ -50,7 +50,7 @@ async def print_images(api: AsyncSession, *, operation: bool = False, installed:
     screen = screen_of()
     fields = IMAGE_FIELDS if screen.is_json else (*IMAGE_FIELDS, "resource_limits { key min }")
     images = await api.Image.list(operation=operation, installed=True if installed else None, fields=fields)
-    screen.rows(images, COLUMNS, "there are no images", describe=_describe_image)
+    screen.print_rows(images, COLUMNS, "there are no images", describe=_describe_image)
 
 
 @admin_image.command("list", cls=ListCommand)
@@ -121,4 +121,4 @@ def clear(registry: str) -> None:
 async def registries(api: AsyncSession) -> None:
     """List the configured registries (`admin etcd set config/docker/registry/NAME URL` makes one)."""
     registry_columns = columns("name | url: URL | type | project | username/wide: User")
-    screen_of().rows(await api.Image.list_registries(), registry_columns, "there are no registries")
+    screen_of().print_rows(await api.Image.list_registries(), registry_columns, "there are no registries")

@@ -29,12 +29,12 @@ def _image_folders(data_dir: Path | None, images: Path | None) -> list[Path]:
     from ai.backend.infra.files import default_data_dir
 
     data_root = data_dir or default_data_dir()
-    agents = sorted(path for path in (data_root / "agents").glob("*") if path.is_dir())
-    if not agents:
+    agent_folders = sorted(path for path in (data_root / "agents").glob("*") if path.is_dir())
+    if not agent_folders:
         screen_of().fail(
             f"there is no cluster in {data_root}: start it with `backend.ai up`, or give --data-dir or --images"
         )
-    return [agent / "process" / "images" for agent in agents]
+    return [agent_folder / "process" / "images" for agent_folder in agent_folders]
 
 
 @image.command("import")
@@ -54,17 +54,19 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     try:
         for folder in _image_folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
-            imported = import_image(source, name, folder)
-            documents.append({"name": imported.name, "directory": str(folder), "unused": imported.unused})
-            screen.say(f"imported {imported.name} into {folder}")
+            imported_image = import_image(source, name, folder)
+            documents.append({"name": imported_image.name, "directory": str(folder), "unused": imported_image.unused})
+            screen.print_line(f"imported {imported_image.name} into {folder}")
     except (BackendError, OSError) as error:
         screen.fail(str(error))
     if screen.is_json:
-        screen.json(documents)
+        screen.print_json(documents)
     unused_settings = documents[0]["unused"] if documents else {}
     if unused_settings:
-        unused = ", ".join(f"{key} {value}" for key, value in unused_settings.items())
-        screen.inform(f"sessions run as the user work in /home/work, by the runner; not used of the image: {unused}")
+        unused_text = ", ".join(f"{key} {value}" for key, value in unused_settings.items())
+        screen.inform(
+            f"sessions run as the user work in /home/work, by the runner; not used of the image: {unused_text}"
+        )
     screen.inform("agents that run have it within a second or two")
 
 
@@ -73,24 +75,24 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
 def list_(data_dir: Path | None, images: Path | None) -> None:
     """List the images that sessions can be made from; with --data-dir or --images those imported there."""
     if data_dir is None and images is None:
-        from ai.backend.cli.framework.invoke import call
+        from ai.backend.cli.framework.invoke import run_and_exit
         from ai.backend.cli.image.admin import print_images
 
-        call(screen_of(), print_images)
+        run_and_exit(screen_of(), print_images)
     from ai.backend.runtime.process.rootfs import list_images
 
     screen = screen_of()
     rows = [
-        {"name": stored.name, "directory": str(folder)}
+        {"name": stored_image.name, "directory": str(folder)}
         for folder in _image_folders(data_dir, images)
-        for stored in list_images(folder)
+        for stored_image in list_images(folder)
     ]
     if screen.is_json:
-        screen.json(rows)
+        screen.print_json(rows)
     elif rows:
-        screen.table(rows, columns("name: Image | directory"))
+        screen.print_table(rows, columns("name: Image | directory"))
     else:
-        screen.say("There are no imported images.")
+        screen.print_line("There are no imported images.")
 
 
 @image.command("rm")
@@ -102,11 +104,11 @@ def rm(name: str, data_dir: Path | None, images: Path | None) -> None:
 
     screen = screen_of()
     try:
-        removed = [folder for folder in _image_folders(data_dir, images) if remove_image(name, folder)]
+        removed_folders = [folder for folder in _image_folders(data_dir, images) if remove_image(name, folder)]
     except OSError as error:
         screen.fail(str(error))
-    if not removed:
+    if not removed_folders:
         screen.fail(f"there is no imported image {name}; `backend.ai image list --data-dir DIR` names them")
     if screen.is_json:
-        screen.json({"removed": name, "directories": [str(folder) for folder in removed]})
-    screen.say(f"removed {name}")
+        screen.print_json({"removed": name, "directories": [str(folder) for folder in removed_folders]})
+    screen.print_line(f"removed {name}")

@@ -61,20 +61,23 @@ class Plan:
         return [os.path.relpath(file, self.basedir or ".") for file in self.files]
 
     def batch_options(self, case: Case) -> dict[str, object]:
-        """Returns the Batch Execution Query Object of a case; without commands its program, or what the image says."""
+        """Returns the Batch Execution Query Object of a case.
+
+        Without commands, the object runs the program, or what the image says.
+        """
         command = program_command(self.file_names) if case.exec is None and not case.build else case.exec
-        build = case.build
-        if build is None:
-            build = "*" if command is None else ""
+        build_command = case.build
+        if build_command is None:
+            build_command = "*" if command is None else ""
         return {
             "clean": "*" if self.clean is None else self.clean,
-            "build": build,
+            "build": build_command,
             "buildLog": self.build_log,
             "exec": "*" if command is None else command,
         }
 
 
-def program_command(names: Sequence[str]) -> str | None:
+def program_command(file_names: Sequence[str]) -> str | None:
     """Returns the command that runs the first of these files (spec 03-11:397).
 
     Returns None where the image says what runs: one of them is called ``main``, or the first is in no language that an
@@ -82,42 +85,54 @@ def program_command(names: Sequence[str]) -> str | None:
     """
     from pathlib import Path
 
-    paths = [Path(name) for name in names]
+    paths = [Path(name) for name in file_names]
     if not paths or any(path.stem == "main" for path in paths):
         return None
     import shlex
 
     interpreter = _INTERPRETERS.get(paths[0].suffix.lower())
-    return f"{interpreter} {shlex.quote(names[0])}" if interpreter else None
+    return f"{interpreter} {shlex.quote(file_names[0])}" if interpreter else None
 
 
 def missing_file_problem(image: str, files: Sequence[Path]) -> str | None:
-    """Returns what is wrong with FILES of which one does not exist, or None if all exist.
+    """Returns an error message if one of the FILES does not exist, or None if all exist.
 
     Where a file stands before it, the missing one is probably an argument of a program: the text has the command that
     passes it.
     """
-    number = next((number for number, file in enumerate(files) if not file.exists()), None)
-    if number is None:
+    missing_index = next((missing_index for missing_index, file in enumerate(files) if not file.exists()), None)
+    if missing_index is None:
         return None
-    problem = f"there is no file {os.fspath(files[number])!r}"
-    if number == 0:
+    problem = f"there is no file {os.fspath(files[missing_index])!r}"
+    if missing_index == 0:
         return problem
-    arguments = [os.fspath(file) for file in files[number:]]
-    command = command_with_arguments(image, files[:number], arguments)
+    arguments = [os.fspath(file) for file in files[missing_index:]]
+    command = command_with_arguments(image, files[:missing_index], arguments)
     return f"{problem}; FILES are only uploaded, and a program gets its arguments by --exec: `{command}`"
 
 
 def unknown_option_hint(option: str, arguments: Sequence[str]) -> str | None:
-    """Returns the command that passes an option to a program, if a program stands before it among the arguments of
-    `run`; else None."""
+    """Returns a hint with the command that passes an unknown option of `run` to the program among its arguments, or
+    None if no argument is a program."""
     from pathlib import Path
 
-    words = list(arguments)
-    number = next((number for number, word in enumerate(words) if number and Path(word).is_file()), None)
-    if number is None or not any(word.startswith(option) for word in words[number:]):
+    arguments_list = list(arguments)
+    program_index = next(
+        (
+            program_index
+            for program_index, argument in enumerate(arguments_list)
+            if program_index and Path(argument).is_file()
+        ),
+        None,
+    )
+    if program_index is None or not any(argument.startswith(option) for argument in arguments_list[program_index:]):
         return None
-    command = command_with_arguments(words[number - 1], [Path(words[number])], words[number + 1 :], words[: number - 1])
+    command = command_with_arguments(
+        arguments_list[program_index - 1],
+        [Path(arguments_list[program_index])],
+        arguments_list[program_index + 1 :],
+        arguments_list[: program_index - 1],
+    )
     return f"a program gets its options by --exec: `{command}`"
 
 
@@ -127,10 +142,12 @@ def command_with_arguments(
     """Returns the `run` command that uploads the files and runs the first one with these arguments."""
     import shlex
 
-    path = os.path.relpath(files[0])
-    program = program_command([files[0].name if path.startswith(os.pardir) else path]) or "COMMAND"
-    uploads = [os.fspath(file) for file in files]
-    return shlex.join(["backend.ai", "run", *options, "--exec", f"{program} {shlex.join(arguments)}", image, *uploads])
+    program_path = os.path.relpath(files[0])
+    program_text = program_command([files[0].name if program_path.startswith(os.pardir) else program_path]) or "COMMAND"
+    uploaded_paths = [os.fspath(file) for file in files]
+    return shlex.join(
+        ["backend.ai", "run", *options, "--exec", f"{program_text} {shlex.join(arguments)}", image, *uploaded_paths]
+    )
 
 
 def make_cases(
@@ -150,15 +167,15 @@ def make_cases(
     if case_count > MAX_CASES:
         raise RangeError(f"{case_count} combinations are too many; {MAX_CASES} is the most")
     cases = []
-    for of_env in env_ranges:
-        for of_build in build_ranges:
-            for of_exec in exec_ranges:
-                all_values = {**of_env, **of_build, **of_exec}
+    for env_values in env_ranges:
+        for build_values in build_ranges:
+            for exec_values in exec_ranges:
+                all_values = {**env_values, **build_values, **exec_values}
                 cases.append(
                     Case(
                         values=all_values,
-                        env={name: substitute(text, {**all_values, **of_env}) for name, text in env.items()},
-                        build=None if build is None else substitute(build, {**all_values, **of_build}),
+                        env={name: substitute(text, {**all_values, **env_values}) for name, text in env.items()},
+                        build=None if build is None else substitute(build, {**all_values, **build_values}),
                         exec=None if exec_ is None else substitute(exec_, all_values),
                     )
                 )

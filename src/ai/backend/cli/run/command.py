@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import Leaf, screen_of
-from ai.backend.cli.session.options import creation_of, creation_options
+from ai.backend.cli.framework.invoke import run_and_exit
+from ai.backend.cli.framework.lazy import LeafCommand, screen_of
+from ai.backend.cli.session.options import create_options_of, creation_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,17 +32,17 @@ def _parse_ranges(_ctx: click.Context, param: click.Parameter, expressions: tupl
         raise click.BadParameter(str(error), param=param) from None
 
 
-def _as_paths(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[Path, ...]:
+def _parse_paths(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[Path, ...]:
     from pathlib import Path
 
     return tuple(Path(value) for value in values)
 
 
-def _as_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    return _as_paths(ctx, param, (value,))[0] if value is not None else None
+def _parse_path(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    return _parse_paths(ctx, param, (value,))[0] if value is not None else None
 
 
-def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
+def _base_folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
     """Returns what FILES are relative to: by default the working directory, or the folder of a file outside of it."""
     from pathlib import Path
 
@@ -52,30 +52,30 @@ def _folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
     return folder
 
 
-class RunCommand(Leaf):
-    """The command `run`: an unknown option after a program is answered with the command that passes it."""
+class RunCommand(LeafCommand):
+    """The command `run`. The error for an unknown option after a program names the command that passes it on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = tuple(args)  # the parser empties its list
+        original_arguments = tuple(args)  # the parser empties its list
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             from ai.backend.cli.run.cases import unknown_option_hint
 
-            if hint := unknown_option_hint(error.option_name, words):
+            if hint := unknown_option_hint(error.option_name, original_arguments):
                 raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
             raise
 
 
 @click.command(cls=RunCommand)
 @click.argument("image")
-@click.argument("files", nargs=-1, type=click.Path(), callback=_as_paths)
+@click.argument("files", nargs=-1, type=click.Path(), callback=_parse_paths)
 @click.option("-c", "--code", help="Code to run in query mode.")
 @click.option("--clean", metavar="CMD", help="Command that cleans up before the build; batch mode.")
 @click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
 @click.option("--exec", "exec_", metavar="CMD", help="Command to run; `*` is the image's own.")
 @click.option(
-    "--basedir", type=click.Path(exists=True, file_okay=False), callback=_as_path, help="Where FILES are from."
+    "--basedir", type=click.Path(exists=True, file_okay=False), callback=_parse_path, help="Where FILES are from."
 )
 @click.option("--rm", "remove", is_flag=True, help="Terminate the session afterwards.")
 @click.option("--build-log/--no-build-log", default=True, show_default=True, help="Show what the build prints.")
@@ -116,28 +116,28 @@ def run(
     if code is not None and (exec_ is not None or build is not None):
         raise click.UsageError("-c runs code at once: it cannot go with --build and --exec")
     try:
-        ranges = {"env_ranges": env_range, "build_ranges": build_range, "exec_ranges": exec_range}
-        cases = make_cases(options["envs"], build, exec_, **ranges)
+        ranges_by_kind = {"env_ranges": env_range, "build_ranges": build_range, "exec_ranges": exec_range}
+        cases = make_cases(options["envs"], build, exec_, **ranges_by_kind)
     except RangeError as error:
         raise click.UsageError(str(error)) from None
-    if problem := missing_file_problem(image, files):
-        raise click.UsageError(problem)
+    if file_problem := missing_file_problem(image, files):
+        raise click.UsageError(file_problem)
     basedir = options.pop("basedir")
-    own_options = {name: options.pop(name) for name in _PLAN_OPTIONS}
+    plan_options = {name: options.pop(name) for name in _PLAN_OPTIONS}
     plan = Plan(
         image=image,
         code=code,
         files=tuple(file.parent.resolve() / file.name for file in files),
-        basedir=_folder_of(files, basedir) if files else basedir,
+        basedir=_base_folder_of(files, basedir) if files else basedir,
         name=options["name"],
-        creation=creation_of(options),
+        creation=create_options_of(options),
         cases=cases,
-        **own_options,
+        **plan_options,
     )
 
-    async def work(api: AsyncSession) -> int:
+    async def run_cases(api: AsyncSession) -> int:
         from ai.backend.cli.run.runs import run_plan
 
         return await run_plan(api, screen, plan)
 
-    call(screen, work, failure=PLATFORM_FAILURE)
+    run_and_exit(screen, run_cases, failure_exit_code=PLATFORM_FAILURE)

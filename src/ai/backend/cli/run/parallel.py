@@ -8,12 +8,12 @@ import signal
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.framework.invoke import report
+from ai.backend.cli.framework.invoke import report_error
 from ai.backend.cli.framework.output import Screen
 from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Plan
 from ai.backend.cli.run.runs import ERROR_SCREEN, INTERRUPTED, CaseRun, Outcome
-from ai.backend.cli.session.progress import NotStarted
+from ai.backend.cli.session.progress import SessionNotStarted
 from ai.backend.client.exceptions import BackendError
 
 if TYPE_CHECKING:
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 
 async def run_cases(api: AsyncSession, screen: Screen, plan: Plan) -> list[Outcome]:
     """Runs every case and returns the outcomes."""
-    runs = [ParallelCaseRun(api, screen, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
-    running_cases = asyncio.Semaphore(plan.max_parallel)
+    case_runs = [
+        ParallelCaseRun(api, screen, plan, case, number=case_number) for case_number, case in enumerate(plan.cases, 1)
+    ]
+    running_limit = asyncio.Semaphore(plan.max_parallel)
 
-    async def run_limited(run: ParallelCaseRun) -> Outcome:
-        async with running_cases:
+    async def run_when_free(run: ParallelCaseRun) -> Outcome:
+        async with running_limit:
             return await run.run()
 
-    with _interruptible(runs):
-        return list(await asyncio.gather(*map(run_limited, runs)))
+    with _interrupting_on_signals(case_runs):
+        return list(await asyncio.gather(*map(run_when_free, case_runs)))
 
 
 @contextlib.contextmanager
-def _interruptible(runs: list[ParallelCaseRun]) -> Iterator[None]:
+def _interrupting_on_signals(runs: list[ParallelCaseRun]) -> Iterator[None]:
     """Lets the first Ctrl-C interrupt the users' code, and the second Ctrl-C end the command."""
 
     def interrupt_all() -> None:
@@ -53,7 +55,7 @@ def _interruptible(runs: list[ParallelCaseRun]) -> Iterator[None]:
 
 
 class ParallelCaseRun(CaseRun):
-    """A case of several, as a task of the event loop, with its output on a stream."""
+    """Runs one of several cases as a task of the event loop, and receives its output on a stream."""
 
     _task: asyncio.Task[None] | None = None
     _interrupting: asyncio.Task[None] | None = None
@@ -63,10 +65,10 @@ class ParallelCaseRun(CaseRun):
         if self._was_interrupted():
             outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
             return outcome
-        self._task = asyncio.create_task(self._work())
+        self._task = asyncio.create_task(self._run_case())
         try:
             await self._task
-        except (NotStarted, BackendError) as error:
+        except (SessionNotStarted, BackendError) as error:
             self._on_error(error)
         except asyncio.CancelledError:
             if not self._was_interrupted():
@@ -75,7 +77,7 @@ class ParallelCaseRun(CaseRun):
         finally:
             self._renderer.finish()
             await self._clean_up()
-        self._print_end()
+        self._print_outcome()
         return outcome
 
     def _was_interrupted(self) -> bool:
@@ -95,7 +97,7 @@ class ParallelCaseRun(CaseRun):
         try:
             await session.interrupt()
         except BackendError as error:
-            report(ERROR_SCREEN, error)
+            report_error(ERROR_SCREEN, error)
 
     async def _results(
         self, session: AsyncComputeSession, code: str, mode: str, opts: dict[str, object] | None

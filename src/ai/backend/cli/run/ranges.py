@@ -54,7 +54,7 @@ def _linspace_values(arguments: Sequence[str]) -> list[str]:
         raise RangeError(f"linspace takes 1 to {MAX_CASES} points, not {arguments[2]}")
     if point_count == 1:
         return [_number_text(start)]
-    exact_values = [start + (stop - start) * index / (point_count - 1) for index in range(int(point_count))]
+    exact_values = [start + (stop - start) * point_index / (point_count - 1) for point_index in range(int(point_count))]
     return [_number_text(round(number, 12)) for number in exact_values[:-1]] + [_number_text(stop)]
 
 
@@ -83,17 +83,17 @@ def parse_range(expression: str) -> Range:
         raise RangeError(
             f"{expression!r}: write X=case:A,B,C or X=linspace:START,STOP,POINTS or X=range:START,STOP,STEP"
         )
-    makers_by_kind: Mapping[str, tuple[Callable[[Sequence[str]], list[str]], int | None]] = {
+    parsers_by_kind: Mapping[str, tuple[Callable[[Sequence[str]], list[str]], int | None]] = {
         "case": (list, None),
         "linspace": (_linspace_values, 3),
         "range": (_range_values, 3),
     }
-    if kind not in makers_by_kind:
+    if kind not in parsers_by_kind:
         raise RangeError(f"{expression!r}: {kind!r} is not one of case, linspace and range")
-    make, argument_count = makers_by_kind[kind]
+    parse_values, argument_count = parsers_by_kind[kind]
     if argument_count is not None and len(arguments) != argument_count:
         raise RangeError(f"{expression!r}: {kind} takes {argument_count} numbers")
-    values = tuple(make(arguments))
+    values = tuple(parse_values(arguments))
     if not values:
         raise RangeError(f"{expression!r} has no values")
     return Range(name, values)

@@ -47,17 +47,17 @@ class Renderer:
         self._media = 0
 
     def show(self, items: Sequence[Sequence[Any]]) -> None:
-        for kind, content in items:
-            if kind in ("stdout", "stderr"):
-                self._text(kind, str(content))
-            elif kind == "media":
-                self._save(str(content[0]), str(content[1]))
-            elif kind == "html":
-                self._save("text/html", str(content))
-            elif kind == "log" and isinstance(content, Sequence):
-                self._text("stderr", " ".join(str(part) for part in content) + "\n")
+        for item_kind, item_content in items:
+            if item_kind in ("stdout", "stderr"):
+                self._write_text(item_kind, str(item_content))
+            elif item_kind == "media":
+                self._save_media(str(item_content[0]), str(item_content[1]))
+            elif item_kind == "html":
+                self._save_media("text/html", str(item_content))
+            elif item_kind == "log" and isinstance(item_content, Sequence):
+                self._write_text("stderr", " ".join(str(log_part) for log_part in item_content) + "\n")
             else:
-                self._text("stderr", f"[{kind}] {content}\n")
+                self._write_text("stderr", f"[{item_kind}] {item_content}\n")
         self._out.flush()
         self._err.flush()
 
@@ -73,7 +73,7 @@ class Renderer:
     def _stream(self, kind: str) -> TextIO:
         return self._out if kind == "stdout" else self._err
 
-    def _text(self, kind: str, text: str) -> None:
+    def _write_text(self, kind: str, text: str) -> None:
         if not self._prefix:
             self._stream(kind).write(text)
             return
@@ -81,7 +81,7 @@ class Renderer:
         for line in ended_lines:
             self._stream(kind).write(f"{self._prefix}{line}\n")
 
-    def _save(self, mime: str, content: str) -> None:
+    def _save_media(self, mime: str, content: str) -> None:
         from pathlib import Path
 
         suffix = _SUFFIXES_BY_MIME.get(mime, ".bin")
@@ -94,7 +94,7 @@ class Renderer:
             except FileExistsError:
                 continue
             except (OSError, ValueError) as error:
-                self._text("stderr", f"[{mime}: cannot be saved: {error}]\n")
+                self._write_text("stderr", f"[{mime}: cannot be saved: {error}]\n")
                 return
-            self._text("stderr", f"[{mime}: saved as {path.name}]\n")
+            self._write_text("stderr", f"[{mime}: saved as {path.name}]\n")
             return

@@ -9,14 +9,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.framework.invoke import in_event_loop, report
+from ai.backend.cli.framework.invoke import report_error, run_in_event_loop
 from ai.backend.cli.framework.output import MutedScreen, OutputMode, Screen
 from ai.backend.cli.framework.prompt import read_line
-from ai.backend.cli.framework.values import cell
+from ai.backend.cli.framework.values import format_cell
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
 from ai.backend.cli.session.options import random_name
-from ai.backend.cli.session.progress import NotStarted, create_running, describe_stats, print_start
+from ai.backend.cli.session.progress import SessionNotStarted, create_running, describe_stats, print_start
 from ai.backend.client.exceptions import BackendAPIError, BackendError
 
 if TYPE_CHECKING:
@@ -66,25 +66,25 @@ async def run_plan(api: AsyncSession, screen: Screen, plan: Plan) -> int:
     else:
         from ai.backend.cli.run.parallel import run_cases
 
-        outcomes = await in_event_loop(api, lambda api: run_cases(api, progress_screen, plan))
+        outcomes = await run_in_event_loop(api, lambda api: run_cases(api, progress_screen, plan))
     failed_outcomes = [outcome for outcome in outcomes if outcome.exit_code]
     if screen.is_json:
         documents = [outcome.document() for outcome in outcomes]
-        screen.json(documents[0] if len(documents) == 1 else documents)
+        screen.print_json(documents[0] if len(documents) == 1 else documents)
     elif len(outcomes) > 1:
         progress_screen.inform(f"{len(outcomes) - len(failed_outcomes)} of {len(outcomes)} cases succeeded")
     if not plan.remove and not plan.enqueue_only:
-        _name_sessions_that_stay(progress_screen, outcomes)
+        _print_remaining_sessions(progress_screen, outcomes)
     return failed_outcomes[0].exit_code if failed_outcomes else 0
 
 
-def _name_sessions_that_stay(screen: Screen, outcomes: Sequence[Outcome]) -> None:
+def _print_remaining_sessions(screen: Screen, outcomes: Sequence[Outcome]) -> None:
     """Prints the command that ends the sessions which this command created."""
-    names = [cell(outcome.session.name) for outcome in outcomes if outcome.session and outcome.session.created]
+    names = [format_cell(outcome.session.name) for outcome in outcomes if outcome.session and outcome.session.created]
     if names:
-        sessions = f"session {names[0]} stays" if len(names) == 1 else f"{len(names)} sessions stay"
-        it_or_them = "it" if len(names) == 1 else "them"
-        screen.inform(f"{sessions}; `backend.ai rm {' '.join(names)}` ends {it_or_them}, and --rm does so at once")
+        sessions_text = f"session {names[0]} stays" if len(names) == 1 else f"{len(names)} sessions stay"
+        pronoun = "it" if len(names) == 1 else "them"
+        screen.inform(f"{sessions_text}; `backend.ai rm {' '.join(names)}` ends {pronoun}, and --rm does so at once")
 
 
 class CaseRun:
@@ -110,19 +110,19 @@ class CaseRun:
 
         The first signal interrupts the user's code, the second one ends the command.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, self._on_signal)
         try:
-            await self._work()
+            await self._run_case()
         except KeyboardInterrupt:
             self._outcome.status, self._outcome.exit_code = "interrupted", INTERRUPTED
-        except (NotStarted, BackendError) as error:
+        except (SessionNotStarted, BackendError) as error:
             self._on_error(error)
         finally:
             self._is_executing = False
             self._renderer.finish()
             await self._clean_up()
-        self._print_end()
+        self._print_outcome()
         return self._outcome
 
     def _on_signal(self, *_: object) -> None:
@@ -139,36 +139,38 @@ class CaseRun:
         try:
             run_plain(AsyncComputeSession(transport, str(session.id), session.owner_access_key).interrupt())
         except BackendError as error:
-            report(ERROR_SCREEN, error)
+            report_error(ERROR_SCREEN, error)
         finally:
             run_plain(transport.close())
 
-    def _on_error(self, error: NotStarted | BackendError) -> None:
+    def _on_error(self, error: SessionNotStarted | BackendError) -> None:
         outcome = self._outcome
-        if isinstance(error, NotStarted):
+        if isinstance(error, SessionNotStarted):
             outcome.status = "timeout" if error.is_timeout else "failed"
             outcome.exit_code = TIMED_OUT if error.is_timeout else PLATFORM_FAILURE
-            self._fail(str(error))
+            self._print_failure(str(error))
         else:
-            report(ERROR_SCREEN, error)
+            report_error(ERROR_SCREEN, error)
             outcome.error = str(error)
 
-    def _fail(self, message: str) -> None:
+    def _print_failure(self, message: str) -> None:
         self._outcome.error = message
         ERROR_SCREEN.error(f"{self._label}{message}")
 
-    async def _work(self) -> None:
+    async def _run_case(self) -> None:
         plan, outcome = self._plan, self._outcome
-        creation = plan.creation | {"envs": self._case.env, "name": self._name}
+        create_options = plan.creation | {"envs": self._case.env, "name": self._name}
         if self._is_one_of_many:
             self._screen.inform(f"{self._label}creating session {self._name}")
         if plan.enqueue_only:
-            session = await self._api.ComputeSession.get_or_create(plan.image, **creation | {"enqueue_only": True})
+            session = await self._api.ComputeSession.get_or_create(
+                plan.image, **create_options | {"enqueue_only": True}
+            )
             outcome.session, outcome.status, outcome.exit_code = session, "enqueued", 0
-            self._screen.say(f"{self._label}session {session.name} ({session.id}) is queued; nothing was run")
+            self._screen.print_line(f"{self._label}session {session.name} ({session.id}) is queued; nothing was run")
             return
         outcome.session = session = await create_running(
-            self._api, self._screen, plan.image, creation, max_wait=plan.max_wait, label=self._label
+            self._api, self._screen, plan.image, create_options, max_wait=plan.max_wait, label=self._label
         )
         await print_start(session, self._screen, label=self._label)
         if plan.files:
@@ -200,11 +202,11 @@ class CaseRun:
         outcome, status = self._outcome, result.get("status")
         if isinstance(error_document := result.get("error"), Mapping):
             raise BackendAPIError(int(error_document.get("status") or 500), "", error_document)
-        console = list(result.get("console") or [])
-        outcome.console += console
+        console_items = list(result.get("console") or [])
+        outcome.console += console_items
         outcome.files += list(result.get("files") or [])
         if not self._screen.is_json:
-            self._renderer.show(console)
+            self._renderer.show(console_items)
         if status == "build-finished" and result.get("exitCode"):
             self._screen.inform(f"{self._label}the build failed with exit code {result['exitCode']}")
         elif status in {"finished", "exec-timeout"}:
@@ -216,20 +218,20 @@ class CaseRun:
         outcome.status = status
         exit_code = int(result.get("exitCode") or 0)
         outcome.exit_code = exit_code % 256 if exit_code >= 0 else PLATFORM_FAILURE
-        options = result.get("options") or {}
-        if outcome.exit_code == 0 and options.get("raised"):
+        result_options = result.get("options") or {}
+        if outcome.exit_code == 0 and result_options.get("raised"):
             outcome.exit_code = 1
-        for kind, count in (options.get("dropped") or {}).items():
+        for item_kind, count in (result_options.get("dropped") or {}).items():
             self._renderer.finish()
-            pieces = f"characters of {kind}" if kind in {"stdout", "stderr"} else f"pieces of {kind}"
-            self._screen.inform(f"\n{self._label}[{count} {pieces} were dropped: more than one call may print]")
+            item_text = f"characters of {item_kind}" if item_kind in {"stdout", "stderr"} else f"pieces of {item_kind}"
+            self._screen.inform(f"\n{self._label}[{count} {item_text} were dropped: more than one call may print]")
         if status == "exec-timeout":
             outcome.exit_code = TIMED_OUT
-            self._fail("the platform ended the run because it took too long")
+            self._print_failure("the platform ended the run because it took too long")
         if self._interrupts:
             outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
 
-    def _print_end(self) -> None:
+    def _print_outcome(self) -> None:
         outcome = self._outcome
         for file in outcome.files:
             self._screen.inform(f"{self._label}  output file {file.get('name')}")
@@ -248,7 +250,7 @@ class CaseRun:
         except BackendError as error:
             is_refused = isinstance(error, BackendAPIError) and error.status != 404
             if is_refused or self._outcome.session is not None:
-                report(ERROR_SCREEN, error)
+                report_error(ERROR_SCREEN, error)
             return
         if self._plan.stats:
             self._outcome.stats = dict(destroy_reply.get("stats") or {})

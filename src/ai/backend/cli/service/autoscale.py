@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, Outcome, screen_of
+from ai.backend.cli.framework.lazy import LazyGroup, LeafCommand, Outcome, screen_of
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import readable_time
@@ -39,7 +39,7 @@ _bounds = options(
 )
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _given_values(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -49,13 +49,13 @@ async def show(api: AsyncSession, name: str) -> None:
     """Show how the service NAME is scaled, with the last decision and its inputs."""
     screen, detail = screen_of(), await api.Service(name).scaling()
     if screen.is_json:
-        screen.json(detail)
+        screen.print_json(detail)
         return
     if not detail["is_enabled"]:
         screen.inform(f"{name} is not scaled by its load. `backend.ai service autoscale set {name}` begins it.")
         return
     target = detail["target"]
-    facts: list[tuple[str, Any]] = [
+    fact_pairs: list[tuple[str, Any]] = [
         (
             "replicas wanted",
             f"{detail['desired_session_count']} of {detail['min_replicas']} to {detail['max_replicas']}",
@@ -63,14 +63,14 @@ async def show(api: AsyncSession, name: str) -> None:
         ("target", f"{target['metric']} {target['target']:g} for each replica" if target else "none"),
     ]
     if detail["min_replicas"] == 0:
-        facts.append(("no replica after", f"{detail['idle_s']:g} s without a request"))
+        fact_pairs.append(("no replica after", f"{detail['idle_s']:g} s without a request"))
     decision = detail["last_decision"]
-    screen.facts([*facts, *(decision_facts(decision) if decision is not None else [])])
+    screen.print_facts([*fact_pairs, *(decision_facts(decision) if decision is not None else [])])
     if detail["rules"]:
-        screen.table(detail["rules"], _RULE_COLUMNS)
+        screen.print_table(detail["rules"], _RULE_COLUMNS)
 
 
-@autoscale.command("set", cls=Leaf)
+@autoscale.command("set", cls=LeafCommand)
 @_NAME
 @_bounds
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="The load that one replica is to have.")
@@ -97,18 +97,18 @@ async def set_(
     \b
       backend.ai service autoscale set my-service --min 0 --max 8 --target 16
     """
-    changes = _given(values)
+    changes = _given_values(values)
     if target is not None and no_target:
         raise click.UsageError("give --target or --no-target")
     if target is not None:
-        changes["target"] = {"target": target, "metric": metric, **_given({"metric_source": metric_source})}
+        changes["target"] = {"target": target, "metric": metric, **_given_values({"metric_source": metric_source})}
     elif no_target:
         changes["target"] = None
     detail = await api.Service(name).set_scaling(**changes)
     return detail, f"{name}: {detail['min_replicas']} to {detail['max_replicas']} replicas, by its load"
 
 
-@autoscale.command("off", cls=Leaf)
+@autoscale.command("off", cls=LeafCommand)
 @_NAME
 async def off(api: AsyncSession, name: str) -> Outcome:
     """End autoscaling of the service NAME with all its rules; its replicas stay."""
@@ -134,7 +134,7 @@ def _rule_options(*, is_new: bool) -> Callable[[Any], Any]:
     )
 
 
-@autoscale.command("add", cls=Leaf)
+@autoscale.command("add", cls=LeafCommand)
 @_NAME
 @_rule_options(is_new=True)
 async def add(api: AsyncSession, name: str, **values: Any) -> Outcome:
@@ -143,23 +143,23 @@ async def add(api: AsyncSession, name: str, **values: Any) -> Outcome:
     \b
       backend.ai service autoscale add my-service --metric load --comparator greater-than --threshold 8 --step 1
     """
-    rule = await api.Service(name).add_scaling_rule(**_given(values))
+    rule = await api.Service(name).add_scaling_rule(**_given_values(values))
     return rule, f"{name}: rule {rule['id']} is added"
 
 
-@autoscale.command("update", cls=Leaf)
+@autoscale.command("update", cls=LeafCommand)
 @_NAME
 @_RULE
 @_rule_options(is_new=False)
 async def update(api: AsyncSession, name: str, rule: UUID, **values: Any) -> Outcome:
     """Change the RULE of the service NAME; what is not given stays."""
-    changes = _given(values)
+    changes = _given_values(values)
     if not changes:
         raise click.UsageError("say what is to change, such as --threshold 8")
     return await api.Service(name).modify_scaling_rule(rule, **changes), f"{name}: rule {rule} is changed"
 
 
-@autoscale.command("rm", cls=Leaf)
+@autoscale.command("rm", cls=LeafCommand)
 @_NAME
 @_RULE
 async def rm(api: AsyncSession, name: str, rule: UUID) -> Outcome:
@@ -169,10 +169,10 @@ async def rm(api: AsyncSession, name: str, rule: UUID) -> Outcome:
 
 def decision_facts(decision: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Returns the last decision of autoscaling with its inputs as facts to print."""
-    inputs = ", ".join(f"{name}={value}" for name, value in decision["inputs"].items() if value is not None)
-    change = f"{decision['before']} to {decision['desired']} replicas ({decision['reason']})"
+    inputs_text = ", ".join(f"{name}={value}" for name, value in decision["inputs"].items() if value is not None)
+    change_text = f"{decision['before']} to {decision['desired']} replicas ({decision['reason']})"
     return [
-        ("autoscaling", f"{change} at {readable_time(decision['at'])}"),
+        ("autoscaling", f"{change_text} at {readable_time(decision['at'])}"),
         ("because", decision["explanation"]),
-        ("from", inputs),
+        ("from", inputs_text),
     ]

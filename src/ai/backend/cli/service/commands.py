@@ -10,7 +10,7 @@ from uuid import UUID
 
 import click
 
-from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf, ListCommand, Outcome, screen_of
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, LeafCommand, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import follow_task
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
@@ -66,7 +66,7 @@ _CLEARED_FIELDS = {
 _SERVED_STATUSES = frozenset({"healthy", "degraded"})
 
 
-def _policy(_ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, Any] | None:
+def _parse_policy(_ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -104,7 +104,7 @@ _revision_options = options(
     click.option("--tag", help="A word of your own."),
     click.option(
         "--policy",
-        callback=_policy,
+        callback=_parse_policy,
         metavar="JSON",
         help='How new revisions are rolled out, such as {"kind": "canary"}.',
     ),
@@ -139,12 +139,12 @@ _creation_options = options(
 )
 
 
-def _given(values: Mapping[str, Any]) -> Any:
-    given = {name: value for name, value in values.items() if value not in (None, "", {}, ())}
-    return {**given, "claim": ""} if values.get("claim") == "" else given
+def _given_values(values: Mapping[str, Any]) -> Any:
+    given_values = {name: value for name, value in values.items() if value not in (None, "", {}, ())}
+    return {**given_values, "claim": ""} if values.get("claim") == "" else given_values
 
 
-@service.command("create", cls=Leaf)
+@service.command("create", cls=LeafCommand)
 @click.argument("image")
 @click.argument("model")
 @click.argument("replicas", type=click.IntRange(0), default=1)
@@ -159,31 +159,31 @@ async def create(
     \b
       backend.ai service create -t my-service -r cpu=1 -r mem=1g python my-model
     """
-    handle = await api.Service.create(image, model, replicas, **_given(values))
+    service_handle = await api.Service.create(image, model, replicas, **_given_values(values))
     if wait:
-        return await _wait(api, handle, max_wait)
-    detail = await handle.describe()
+        return await _wait_for_service(api, service_handle, max_wait)
+    detail = await service_handle.describe()
     screen_of().inform(f"next: backend.ai service info {detail['name']} | backend.ai service why {detail['name']}")
     return detail, f"service {detail['name']} ({detail['endpoint_id']}) is being started"
 
 
-@service.command("try", cls=Leaf)
+@service.command("try", cls=LeafCommand)
 @click.argument("image")
 @click.argument("model")
 @_creation_options
 async def try_(api: AsyncSession, image: str, model: str, **values: Any) -> Outcome:
     """Start one replica as `create` would, probe it, and end it."""
-    started = await api.Service.try_start(image, model, **_given(values))
-    message = await follow_task(api, started["task_id"], name="the trial")
-    return {**started, "message": message}, message
+    trial = await api.Service.try_start(image, model, **_given_values(values))
+    message = await follow_task(api, trial["task_id"], name="the trial")
+    return {**trial, "message": message}, message
 
 
 @service.command("list", cls=ListCommand)
 async def list_(api: AsyncSession) -> None:
     """List model services, the newest first."""
-    items = await api.Service.list()
-    hint = "There are no services here. `backend.ai service create IMAGE MODEL` makes one."
-    screen_of().rows(items, _LIST_COLUMNS, hint, describe=_list_row)
+    services = await api.Service.list()
+    empty_hint = "There are no services here. `backend.ai service create IMAGE MODEL` makes one."
+    screen_of().print_rows(services, _LIST_COLUMNS, empty_hint, describe=_list_row)
 
 
 def _list_row(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _list_row(item: Mapping[str, Any]) -> dict[str, Any]:
 @service.command("runtimes", cls=ListCommand)
 async def runtimes(api: AsyncSession) -> None:
     """List the runtime variants: kinds of inference servers whose command is known."""
-    screen_of().rows(await api.Service.runtimes(), _VARIANT_COLUMNS, "There are none.")
+    screen_of().print_rows(await api.Service.runtimes(), _VARIANT_COLUMNS, "There are none.")
 
 
 @service.command("info")
@@ -202,9 +202,9 @@ async def info(api: AsyncSession, name: str) -> None:
     """Show the service NAME with its revisions and replicas."""
     screen, detail = screen_of(), await api.Service(name).describe()
     if screen.is_json:
-        screen.json(detail)
+        screen.print_json(detail)
         return
-    screen.facts(
+    screen.print_facts(
         (
             ("name", detail["name"]),
             ("endpoint id", detail["endpoint_id"]),
@@ -216,27 +216,27 @@ async def info(api: AsyncSession, name: str) -> None:
             ("image", detail["image"]),
             *([("claim", detail["claim"])] if detail.get("claim") else []),
             *_device_facts(detail),
-            ("tokens per second", _rate(detail.get("tokens_per_s"))),
-            ("revisions", ", ".join(f"{each['number']} {each['status']}" for each in detail["revisions"])),
+            ("tokens per second", _format_rate(detail.get("tokens_per_s"))),
+            ("revisions", ", ".join(f"{revision['number']} {revision['status']}" for revision in detail["revisions"])),
             ("created at", readable_time(detail["created_at"])),
         )
     )
     if detail["active_routes"]:
-        screen.table(detail["active_routes"], _REPLICA_COLUMNS)
+        screen.print_table(detail["active_routes"], _REPLICA_COLUMNS)
 
 
 def _device_facts(detail: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns what the devices of each replica must be; earlier servers do not say it."""
-    lists = {"variants": "variant_requirements", "device requests": "device_requests"}
-    return [(heading, "; ".join(detail[name])) for heading, name in lists.items() if detail.get(name)]
+    names_by_heading = {"variants": "variant_requirements", "device requests": "device_requests"}
+    return [(heading, "; ".join(detail[name])) for heading, name in names_by_heading.items() if detail.get(name)]
 
 
-def _rate(tokens_per_s: float | None) -> str:
+def _format_rate(tokens_per_s: float | None) -> str:
     """Returns a rate of tokens as text; earlier servers name none."""
     return "-" if tokens_per_s is None else f"{tokens_per_s:g} in this hour and the one before"
 
 
-@service.command("get-endpoint", cls=Leaf)
+@service.command("get-endpoint", cls=LeafCommand)
 @_NAME
 async def get_endpoint(api: AsyncSession, name: str) -> Outcome:
     """Print the URL of the service NAME."""
@@ -253,19 +253,19 @@ async def why(api: AsyncSession, name: str) -> None:
     """Explain the state of the service NAME: the last plan, what cannot be done, and why each replica is as it is."""
     screen, detail = screen_of(), await api.Service(name).why()
     if screen.is_json:
-        screen.json(detail)
+        screen.print_json(detail)
         return
-    facts = [("status", f"{detail['status']} ({detail['reason']})"), ("plan", detail["explanation"])]
-    screen.facts([*facts, *([("problem", detail["problem"])] if detail["problem"] else [])])
+    fact_pairs = [("status", f"{detail['status']} ({detail['reason']})"), ("plan", detail["explanation"])]
+    screen.print_facts([*fact_pairs, *([("problem", detail["problem"])] if detail["problem"] else [])])
     rows = [
         {**replica, "detail": detail["obstacles"].get(replica["route_id"]) or replica["detail"]}
         for replica in detail["replicas"]
     ]
     if rows:
-        screen.table(rows, _REPLICA_COLUMNS)
+        screen.print_table(rows, _REPLICA_COLUMNS)
     decision = detail.get("autoscaling", {}).get("last_decision")
     if decision is not None:
-        screen.facts(decision_facts(decision))
+        screen.print_facts(decision_facts(decision))
 
 
 @service.command("history", cls=ListCommand)
@@ -275,10 +275,10 @@ async def why(api: AsyncSession, name: str) -> None:
 async def history(api: AsyncSession, name: str, limit: int, offset: int) -> None:
     """List the changes of the service NAME with their reasons, the newest first."""
     events = await api.Service(name).history(limit=limit, offset=offset)
-    screen_of().rows(events, _EVENT_COLUMNS, "Nothing has happened to it so far.")
+    screen_of().print_rows(events, _EVENT_COLUMNS, "Nothing has happened to it so far.")
 
 
-@service.command("scale", cls=Leaf)
+@service.command("scale", cls=LeafCommand)
 @_NAME
 @click.argument("replicas", type=click.IntRange(0))
 async def scale(api: AsyncSession, name: str, replicas: int) -> Outcome:
@@ -287,7 +287,7 @@ async def scale(api: AsyncSession, name: str, replicas: int) -> Outcome:
     return reply, f"{name}: {reply['current_route_count']} of {reply['target_count']} replicas are ready"
 
 
-@service.command("update", cls=Leaf)
+@service.command("update", cls=LeafCommand)
 @_NAME
 @click.option("--image", help="Another image.")
 @click.option("--model", help="Another folder or artifact.")
@@ -303,34 +303,34 @@ async def scale(api: AsyncSession, name: str, replicas: int) -> Outcome:
 async def update(api: AsyncSession, name: str, cleared: tuple[str, ...], **values: Any) -> Outcome:
     """Roll out a new revision of the service NAME: what is not given stays. Without a change of what its replicas are
     made of, no revision is made."""
-    names = {"new_name": "name", "envs": "environ"}
-    changes = {names.get(key, key): value for key, value in _given(values).items()}
-    clear = [_CLEARED_FIELDS[option] for option in cleared]
-    if not changes and not clear:
+    renamed_options = {"new_name": "name", "envs": "environ"}
+    changes = {renamed_options.get(key, key): value for key, value in _given_values(values).items()}
+    cleared_fields = [_CLEARED_FIELDS[option] for option in cleared]
+    if not changes and not cleared_fields:
         raise click.UsageError("say what is to change, such as --env KEY=VALUE, --image IMAGE or --clear tag")
-    both = next((option for option in cleared if _CLEARED_FIELDS[option] in changes), None)
-    if both is not None:
-        raise click.UsageError(f"give either --clear {both} or a value for it")
-    detail = await api.Service(name).modify(**changes, clear=clear)
-    newest = detail["revisions"][0]
-    return detail, f"{detail['name']}: revision {newest['number']} is {newest['status']}"
+    conflicting_option = next((option for option in cleared if _CLEARED_FIELDS[option] in changes), None)
+    if conflicting_option is not None:
+        raise click.UsageError(f"give either --clear {conflicting_option} or a value for it")
+    detail = await api.Service(name).modify(**changes, clear=cleared_fields)
+    newest_revision = detail["revisions"][0]
+    return detail, f"{detail['name']}: revision {newest_revision['number']} is {newest_revision['status']}"
 
 
-@service.command("rollback", cls=Leaf)
+@service.command("rollback", cls=LeafCommand)
 @_NAME
 async def rollback(api: AsyncSession, name: str) -> Outcome:
     """Roll back the revision of the service NAME that is being rolled out."""
     return await api.Service(name).rollback(), f"{name}: the revision is being rolled back"
 
 
-@service.command("promote", cls=Leaf)
+@service.command("promote", cls=LeafCommand)
 @_NAME
 async def promote(api: AsyncSession, name: str) -> Outcome:
     """End the present step of the canary of the service NAME, or the watch of its blue-green roll-out."""
     return await api.Service(name).promote(), f"{name}: the step is over"
 
 
-@service.command("rm", cls=Leaf)
+@service.command("rm", cls=LeafCommand)
 @click.argument("names", nargs=-1, required=True)
 async def rm(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
     """End the services NAMES with all their replicas."""
@@ -339,14 +339,14 @@ async def rm(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
     return {"removed": list(names)}, f"ending: {', '.join(names)}"
 
 
-@service.command("sync", cls=Leaf)
+@service.command("sync", cls=LeafCommand)
 @_NAME
 async def sync(api: AsyncSession, name: str) -> Outcome:
     """Send the routes of the service NAME to the app proxy again."""
     return await api.Service(name).sync(), f"{name}: its routes are sent again"
 
 
-@service.command("generate-token", cls=Leaf)
+@service.command("generate-token", cls=LeafCommand)
 @_NAME
 @click.argument("duration", default="1d")
 @click.option("-q", "--quiet", is_flag=True, help="Print the token alone.")
@@ -359,7 +359,7 @@ async def generate_token(api: AsyncSession, name: str, duration: str, quiet: boo
     return reply, reply["token"] if quiet else f"token of {name} for {duration}: {reply['token']}"
 
 
-@service.command("update-traffic-ratio", cls=Leaf)
+@service.command("update-traffic-ratio", cls=LeafCommand)
 @_NAME
 @click.argument("replica", type=click.UUID)
 @click.argument("ratio", type=click.FloatRange(0))
@@ -368,7 +368,7 @@ async def update_traffic_ratio(api: AsyncSession, name: str, replica: UUID, rati
     return await api.Service(name).update_traffic_ratio(replica, ratio), f"{replica}: weight {ratio:g}"
 
 
-@service.command("downscale-route", cls=Leaf)
+@service.command("downscale-route", cls=LeafCommand)
 @_NAME
 @click.argument("replica", type=click.UUID)
 async def downscale_route(api: AsyncSession, name: str, replica: UUID) -> Outcome:
@@ -376,20 +376,22 @@ async def downscale_route(api: AsyncSession, name: str, replica: UUID) -> Outcom
     return await api.Service(name).downscale_single_route(replica), f"{replica}: it drains, and ends"
 
 
-async def _wait(api: AsyncSession, handle: AsyncService, max_wait: float) -> int:
+async def _wait_for_service(api: AsyncSession, service_handle: AsyncService, max_wait: float) -> int:
     """Waits until a replica is ready; prints why it is not yet."""
-    screen, pause_s, printed = screen_of(), _FIRST_POLL_S, ""
+    screen, pause_s, printed_text = screen_of(), _FIRST_POLL_S, ""
     deadline = time.monotonic() + max_wait
     while True:
-        detail = await handle.describe()
+        detail = await service_handle.describe()
         if detail["status"] in _SERVED_STATUSES and detail["service_endpoint"]:
-            screen.result(detail, f"{detail['name']} is {detail['status']} at {detail['service_endpoint']}")
+            screen.print_result(detail, f"{detail['name']} is {detail['status']} at {detail['service_endpoint']}")
             return 0
-        reasons = await handle.why()
-        shown = next(iter(reasons["obstacles"].values()), reasons["problem"] or reasons["explanation"])
-        if shown != printed:
-            screen.inform(f"{detail['name']}: {shown}")
-            printed, pause_s = shown, _FIRST_POLL_S
+        explanation = await service_handle.why()
+        reason_text = next(
+            iter(explanation["obstacles"].values()), explanation["problem"] or explanation["explanation"]
+        )
+        if reason_text != printed_text:
+            screen.inform(f"{detail['name']}: {reason_text}")
+            printed_text, pause_s = reason_text, _FIRST_POLL_S
         if max_wait and time.monotonic() >= deadline:
             screen.error(f"{detail['name']} has no ready replica within {max_wait:g} s", code="timeout")
             return 124

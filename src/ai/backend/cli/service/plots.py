@@ -1,4 +1,4 @@
-"""Draws what tokens used as a picture, by Matplotlib, which the extra ``plots`` brings."""
+"""Draws the usage of tokens as a picture by Matplotlib, which the extra ``plots`` installs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def draw_usage(report: Mapping[str, Any], path: Path, *, title: str) -> None:
     groups = report["groups"][-_MAX_BARS:]
     figure = Figure(figsize=(max(6.0, min(24.0, 0.35 * len(groups) + 3)), 6.0), layout="constrained")
     figure.suptitle(title)
-    tokens, requests = figure.subplots(2, 1, sharex=True)
-    for axes, what, series in ((tokens, "tokens", _SERIES), (requests, "requests", _ANSWERS)):
+    token_axes, request_axes = figure.subplots(2, 1, sharex=True)
+    for axes, quantity_name, series in ((token_axes, "tokens", _SERIES), (request_axes, "requests", _ANSWERS)):
         _draw_bars(axes, groups, series)
-        axes.set_ylabel(what)
+        axes.set_ylabel(quantity_name)
         axes.legend(loc="upper left", fontsize="small")
-    labels = [_label(group, report["by"]) for group in groups]
-    requests.set_xticks(range(len(groups)), labels, rotation=90 if len(groups) > 6 else 0, fontsize="small")
+    labels = [_group_label(group, report["by"]) for group in groups]
+    request_axes.set_xticks(range(len(groups)), labels, rotation=90 if len(groups) > 6 else 0, fontsize="small")
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as e:
@@ -44,16 +44,16 @@ def draw_usage(report: Mapping[str, Any], path: Path, *, title: str) -> None:
 
 
 def _draw_bars(axes: Any, groups: Sequence[Mapping[str, Any]], series: Sequence[tuple[str, str, Any]]) -> None:
-    bottoms = [0] * len(groups)
+    bar_bottoms = [0] * len(groups)
     for name, colour, value_of in series:
         values = [max(0, value_of(group)) for group in groups]
-        axes.bar(range(len(groups)), values, bottom=bottoms, label=name, color=colour)
-        bottoms = [low + value for low, value in zip(bottoms, values, strict=True)]
+        axes.bar(range(len(groups)), values, bottom=bar_bottoms, label=name, color=colour)
+        bar_bottoms = [bottom + value for bottom, value in zip(bar_bottoms, values, strict=True)]
     axes.margins(x=0.01)
 
 
-def _label(group: Mapping[str, Any], by: str) -> str:
-    text = str(group["name"] or group["key"] or "-")
-    if by == "day":
-        return text[:10]
-    return text[:16].replace("T", " ") if by == "hour" else text[:12]
+def _group_label(group: Mapping[str, Any], grouping: str) -> str:
+    group_name = str(group["name"] or group["key"] or "-")
+    if grouping == "day":
+        return group_name[:10]
+    return group_name[:16].replace("T", " ") if grouping == "hour" else group_name[:12]

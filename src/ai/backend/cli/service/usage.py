@@ -36,19 +36,19 @@ _GROUPINGS = ("endpoint", "token", "user", "project", "revision", "replica", "ho
 )
 async def usage(api: AsyncSession, name: str | None, by: str | None, days: int, plot: Path | None) -> None:
     """Show what tokens used at the service NAME, or at all services that you see."""
-    since = int(time.time()) - days * _SECONDS_PER_DAY
+    since_s = int(time.time()) - days * _SECONDS_PER_DAY
     if name is None:
-        report = await api.Service.usage(by=by or "endpoint", since=since)
+        report = await api.Service.usage(by=by or "endpoint", since=since_s)
     else:
-        report = await api.Service(name).usage(by=by or "day", since=since)
+        report = await api.Service(name).usage(by=by or "day", since=since_s)
     screen = screen_of()
     if plot is not None:
         draw_usage(report, plot, title=f"{name or 'services'}, {days} days")
         screen.inform(f"{plot} is drawn")
     if screen.is_json:
-        screen.json(report)
+        screen.print_json(report)
         return
-    groups = [{**each, "group": each["name"] or each["key"] or "-"} for each in report["groups"]]
-    if len(groups) > 1:
-        groups.append({**report["total"], "group": "all"})
-    screen.rows(groups, _COLUMNS, "Nothing was used in that time.")
+    usage_groups = [{**group, "group": group["name"] or group["key"] or "-"} for group in report["groups"]]
+    if len(usage_groups) > 1:
+        usage_groups.append({**report["total"], "group": "all"})
+    screen.print_rows(usage_groups, _COLUMNS, "Nothing was used in that time.")

@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.framework.invoke import run_and_exit
+from ai.backend.cli.framework.lazy import LeafCommand, ListCommand, screen_of
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.session.commands import owner_option
 
@@ -41,8 +41,8 @@ def parse_app(text: str) -> tuple[str, int | None]:
     return app, int(port) if colon else None
 
 
-def arguments_of(assignments: tuple[str, ...]) -> dict[str, str | list[str] | None]:
-    """Parses ``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...``, quoted as in a shell; a repeated name has all values.
+def parse_arguments(assignments: tuple[str, ...]) -> dict[str, str | list[str] | None]:
+    """Parses ``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...``, quoted as in a shell; a repeated name gets all values.
 
     Raises ValueError for quotes that do not end.
     """
@@ -53,13 +53,13 @@ def arguments_of(assignments: tuple[str, ...]) -> dict[str, str | list[str] | No
             values = [value]
         else:
             name, *values = shlex.split(assignment) or [""]
-        earlier = values_by_name.get(name)
-        values = [*([earlier] if isinstance(earlier, str) else earlier or []), *values]
+        earlier_values = values_by_name.get(name)
+        values = [*([earlier_values] if isinstance(earlier_values, str) else earlier_values or []), *values]
         values_by_name[name] = values if values[1:] else values[0] if values else None
     return values_by_name
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @click.argument("app", type=parse_app)
 @click.option(
@@ -104,65 +104,74 @@ def app(
     if malformed_env := next((env for env in envs if "=" not in env), None):
         raise click.UsageError(f"--env {malformed_env!r} is not NAME=VALUE")
     try:
-        app_arguments = arguments_of(arguments)
+        app_arguments = parse_arguments(arguments)
     except ValueError as e:
         raise click.UsageError(f"--arg cannot be read: {e}") from None
 
-    async def work(api: AsyncSession) -> int:
-        handle = api.ComputeSession(session, owner)
-        services = {str(service["name"]): service for service in await handle.stream_app_info()}
+    async def forward_port(api: AsyncSession) -> int:
+        compute_session = api.ComputeSession(session, owner)
+        services = {str(service["name"]): service for service in await compute_session.stream_app_info()}
         if name not in services:
             screen.error(f"{session} has no service {name!r}; it has: {', '.join(services) or 'none'}")
             return 1
         variables = dict(env.split("=", 1) for env in envs)
         if browser:
-            started = await handle.start_service(name, port=port, envs=variables, arguments=app_arguments)
-            return await _open_browser(screen, handle, services[name], started, public=public)
+            started_service = await compute_session.start_service(
+                name, port=port, envs=variables, arguments=app_arguments
+            )
+            return await _open_browser(screen, compute_session, services[name], started_service, public=public)
         if services[name].get("protocol") not in ("preopen", "internal"):  # what the user or the image starts
-            await handle.start_service(name, port=port, envs=variables, arguments=app_arguments)
-        async with handle.forward_app(
+            await compute_session.start_service(name, port=port, envs=variables, arguments=app_arguments)
+        async with compute_session.forward_app(
             name,
             bind,
             port=port,
             envs=variables,
             arguments=app_arguments,
             report=lambda error: screen.error(str(error)),
-        ) as local:
-            address = f"{f'[{local.host}]' if ':' in local.host else local.host}:{local.port}"
-            url = _service_url(services[name], local.host, local.port)
+        ) as local_port:
+            address = f"{f'[{local_port.host}]' if ':' in local_port.host else local_port.host}:{local_port.port}"
+            url = _service_url(services[name], local_port.host, local_port.port)
             if screen.is_json:
-                screen.json({"app": name, "address": address, "url": url})
-            screen.say(f"{name} of {session} is at {url or address} until you press Ctrl-C")
+                screen.print_json({"app": name, "address": address, "url": url})
+            screen.print_line(f"{name} of {session} is at {url or address} until you press Ctrl-C")
             await asyncio.Event().wait()
         return 0
 
-    call(screen, work, needs_loop=True)
+    run_and_exit(screen, forward_port, needs_loop=True)
 
 
 async def _open_browser(
-    screen: Screen, handle: AsyncComputeSession, service: dict[str, Any], started: dict[str, Any], *, public: bool
+    screen: Screen,
+    compute_session: AsyncComputeSession,
+    service: dict[str, Any],
+    started_service: dict[str, Any],
+    *,
+    public: bool,
 ) -> int:
     """Prints the address of a service at the app proxy, and opens it where there is a browser."""
     name = str(service["name"])
-    if not started.get("token") or not started.get("wsproxy_addr"):
-        reason = started.get("wsproxy_error") or "the resource group of the session has no app proxy"
-        screen.error(f"{name} cannot be opened in a browser: {reason}. Without --browser a local port leads to it.")
+    if not started_service.get("token") or not started_service.get("wsproxy_addr"):
+        missing_reason = started_service.get("wsproxy_error") or "the resource group of the session has no app proxy"
+        screen.error(
+            f"{name} cannot be opened in a browser: {missing_reason}. Without --browser a local port leads to it."
+        )
         return 1
     protocol = str(service.get("protocol") or "http")
     query = {"app": name, "protocol": "tcp" if protocol == "tcp" else "http", "redirect": _page_of(service)}
     if public:
         query["open_to_public"] = "true"
-    session_id = await handle.resolve_id()
-    url = f"{started['wsproxy_addr']}/v2/proxy/{started['token']}/{session_id}/add?{urlencode(query)}"
+    session_id = await compute_session.resolve_id()
+    url = f"{started_service['wsproxy_addr']}/v2/proxy/{started_service['token']}/{session_id}/add?{urlencode(query)}"
     if screen.is_json:
-        screen.json({"app": name, "url": url})
-    screen.say(url)
-    if not screen.is_json and _has_browser():
+        screen.print_json({"app": name, "url": url})
+    screen.print_line(url)
+    if not screen.is_json and _can_open_browser():
         webbrowser.open(url)
     return 0
 
 
-def _has_browser() -> bool:
+def _can_open_browser() -> bool:
     """Returns whether a window can be opened here; a browser in the terminal would take it over."""
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")) or sys.platform == "darwin"
 
@@ -170,10 +179,10 @@ def _has_browser() -> bool:
 def _page_of(service: dict[str, Any]) -> str:
     """Returns the path of the first page of a service, with its query."""
     url = _service_url(service, "app", 1)
-    parts = urlsplit(url) if url is not None else None
-    if parts is None or not parts.path.startswith("/"):
+    url_parts = urlsplit(url) if url is not None else None
+    if url_parts is None or not url_parts.path.startswith("/"):
         return "/"
-    return parts.path + (f"?{parts.query}" if parts.query else "")
+    return url_parts.path + (f"?{url_parts.query}" if url_parts.query else "")
 
 
 def _service_url(service: dict[str, Any], host: str, port: int) -> str | None:
@@ -182,9 +191,9 @@ def _service_url(service: dict[str, Any], host: str, port: int) -> str | None:
     template = service.get("url_template")
     if not template and protocol not in ("http", "https"):
         return None
-    shown_host = f"[{host}]" if ":" in host else host
+    url_host = f"[{host}]" if ":" in host else host
     url = str(template or "{protocol}://{host}:{port}/")
-    for key, value in (("protocol", protocol), ("host", shown_host), ("port", str(port))):
+    for key, value in (("protocol", protocol), ("host", url_host), ("port", str(port))):
         url = url.replace("{" + key + "}", value)
     return url
 
@@ -198,19 +207,19 @@ async def apps(api: AsyncSession, session: str, names: tuple[str, ...], list_nam
     """List the services of SESSION, or only NAMES, with the arguments and variables that each accepts."""
     screen = screen_of()
     services = await api.ComputeSession(session, owner).stream_app_info()
-    existing = [str(service.get("name")) for service in services]
-    if missing_names := [name for name in names if name not in existing]:
-        screen.error(f"{session} has no service {missing_names[0]!r}; it has: {', '.join(existing) or 'none'}")
+    existing_names = [str(service.get("name")) for service in services]
+    if missing_names := [name for name in names if name not in existing_names]:
+        screen.error(f"{session} has no service {missing_names[0]!r}; it has: {', '.join(existing_names) or 'none'}")
         return 1
     services = [service for service in services if not names or service.get("name") in names]
     if list_names and not screen.is_json:
         for service in services:
-            screen.say(str(service["name"]))
+            screen.print_line(str(service["name"]))
     else:
-        screen.rows(services, COLUMNS, f"{session} has no services", describe=_service_row)
+        screen.print_rows(services, COLUMNS, f"{session} has no services", describe=_service_row)
     return 0
 
 
 def _service_row(service: dict[str, Any]) -> dict[str, Any]:
-    lists = ("ports", "allowed_arguments", "allowed_envs")
-    return {**service, **{name: ", ".join(map(str, service.get(name) or ())) for name in lists}}
+    list_fields = ("ports", "allowed_arguments", "allowed_envs")
+    return {**service, **{field_name: ", ".join(map(str, service.get(field_name) or ())) for field_name in list_fields}}

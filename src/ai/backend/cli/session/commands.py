@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import describe_api_error, in_event_loop, slot_displays
-from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
+from ai.backend.cli.framework.invoke import describe_api_error, fetch_slot_displays, run_in_event_loop
+from ai.backend.cli.framework.lazy import LeafCommand, Outcome, screen_of
 from ai.backend.cli.framework.references import find_id, is_short_id
-from ai.backend.cli.framework.values import SlotDisplays, decoded, describe_slots, readable_time
+from ai.backend.cli.framework.values import SlotDisplays, describe_slots, parse_if_json, readable_time
 from ai.backend.cli.session.ps import DEAD_STATUSES, PAGE_SIZE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 
 
 async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
-    """Returns the session of a name, an id or a beginning of either; one that has ended by a beginning of its id too.
+    """Returns the session with a name or id, or a beginning of either. An ended one is found by a beginning of its id.
 
     Raises click.ClickException if several sessions that have ended have such ids.
     """
@@ -48,14 +48,14 @@ async def find_session(api: AsyncSession, reference: str, owner: str | None) -> 
     except BackendAPIError as error:
         if error.status != 404:
             raise
-        page = await api.ComputeSession.paginated_list(
+        dead_sessions = await api.ComputeSession.paginated_list(
             DEAD_STATUSES, owner, fields=("id", "name"), filter=f'id ilike "{reference}%"', page_size=PAGE_SIZE
         )
-        return api.ComputeSession(find_id(reference, page.items, kind="session"), owner)
+        return api.ComputeSession(find_id(reference, dead_sessions.items, kind="session"), owner)
     return session
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @owner_option
 async def info(api: AsyncSession, session: str, owner: str | None) -> None:
@@ -68,33 +68,38 @@ async def info(api: AsyncSession, session: str, owner: str | None) -> None:
     if detail is None:
         raise BackendClientError(f"the session {session} is not visible in the list of sessions")
     if screen.is_json:
-        screen.json({name: decoded(value) for name, value in detail.items()})
+        screen.print_json({name: parse_if_json(value) for name, value in detail.items()})
     else:
-        screen.facts(describe_info(detail, await slot_displays(api)))
+        screen.print_facts(describe_info(detail, await fetch_slot_displays(api)))
 
 
 def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, Any]]:
     """Yields the facts of a session that are not empty, the most interesting first."""
     from ai.backend.cli.session import progress
 
-    titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
+    titles_by_field = {
+        "id": "session id",
+        "agent_ids": "agents",
+        "scaling_group": "resource group",
+        "access_key": "owner",
+    }
     for name in INFO_FIELDS:
-        value = decoded(session.get(name)) if name in _JSON_FIELDS else session.get(name)
+        value = parse_if_json(session.get(name)) if name in _JSON_FIELDS else session.get(name)
         if name in {"status_data", "status_info", "status_history"} or value in (None, "", [], {}):
             continue
         if name in {"occupying_slots", "resource_opts"}:
             value = describe_slots(value, displays)
         elif name == "service_ports":
             value = [port.get("name") for port in value]
-        yield titles.get(name, name.replace("_", " ")), value
+        yield titles_by_field.get(name, name.replace("_", " ")), value
     containers = session.get("containers") or ()
     texts_by_field = {
-        "why": progress.reason(session),
+        "why": progress.status_reason(session),
         "devices": progress.describe_devices(containers),
         "failed devices": progress.describe_failures(session.get("status_data")),
-        "plugins": progress.describe_troubles(containers),
+        "plugins": progress.describe_hook_failures(containers),
         "usage": progress.describe_usage(containers),
-        "life cycle": progress.describe_history(decoded(session.get("status_history")) or {}),
+        "life cycle": progress.describe_history(parse_if_json(session.get("status_history")) or {}),
     }
     yield from ((name, text) for name, text in texts_by_field.items() if text)
     if len(containers) > 1:
@@ -126,7 +131,7 @@ async def _for_each_session(
                 screen.error(f"{name}: {error_text}")
             return {"session": name, "ok": False, "error": error_text}
         status = str(action_reply.get("status") or "").lower() if isinstance(action_reply, Mapping) else ""
-        screen.say(f"{name}: {'cancelled' if status == 'cancelled' else past_verb}")
+        screen.print_line(f"{name}: {'cancelled' if status == 'cancelled' else past_verb}")
         return {"session": name, "ok": True, **({"result": action_reply} if action_reply else {})}
 
     names = list(dict.fromkeys(sessions))
@@ -139,13 +144,13 @@ async def _for_each_session(
 
             return await asyncio.gather(*(run_action(api, name) for name in names))
 
-        results = await in_event_loop(api, run_actions)
+        results = await run_in_event_loop(api, run_actions)
     if screen.is_json:
-        screen.json(results)
+        screen.print_json(results)
     return 0 if all(result["ok"] for result in results) else 1
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("sessions", nargs=-1, required=True)
 @click.option("-f", "--forced", is_flag=True, help="Do not wait for a graceful end.")
 @click.option("--recursive", is_flag=True, help="Also the sessions that depend on it.")
@@ -168,7 +173,7 @@ async def rm(
                 raise
             return await _cancel_array(api, session.name, owner, forced=forced, error=error)
         if stats:
-            screen_of().say(f"{session.name}: {describe_stats(destroy_reply.get('stats') or {})}")
+            screen_of().print_line(f"{session.name}: {describe_stats(destroy_reply.get('stats') or {})}")
         return destroy_reply
 
     return await _for_each_session(api, sessions, owner, "terminated", destroy)
@@ -186,7 +191,7 @@ async def _cancel_array(
         raise error from None
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("sessions", nargs=-1, required=True)
 @owner_option
 async def restart(api: AsyncSession, sessions: tuple[str, ...], owner: str | None) -> int:
@@ -194,7 +199,7 @@ async def restart(api: AsyncSession, sessions: tuple[str, ...], owner: str | Non
     return await _for_each_session(api, sessions, owner, "restarted", lambda session: session.restart())
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @click.argument("new_name")
 @owner_option
@@ -203,7 +208,7 @@ async def rename(api: AsyncSession, session: str, new_name: str, owner: str | No
     return await _for_each_session(api, (session,), owner, f"is now {new_name}", lambda handle: handle.rename(new_name))
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @owner_option
 async def interrupt(api: AsyncSession, session: str, owner: str | None) -> int:
@@ -211,7 +216,7 @@ async def interrupt(api: AsyncSession, session: str, owner: str | None) -> int:
     return await _for_each_session(api, (session,), owner, "interrupted", lambda handle: handle.interrupt())
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @click.argument("code")
 @owner_option
@@ -221,7 +226,7 @@ async def complete(api: AsyncSession, session: str, code: str, owner: str | None
     return completions, "\n".join(completions)
 
 
-@click.command("status-history", cls=Leaf)
+@click.command("status-history", cls=LeafCommand)
 @click.argument("session")
 @owner_option
 async def status_history(api: AsyncSession, session: str, owner: str | None) -> None:
@@ -229,16 +234,17 @@ async def status_history(api: AsyncSession, session: str, owner: str | None) -> 
     screen = screen_of()
     history = await (await find_session(api, session, owner)).status_history()
     entries = [(entered_at, status) for status, entered_at in history.items() if entered_at]
-    times = sorted(entries, key=lambda entry: entry[0])  # statuses of one moment stay in their order
+    sorted_entries = sorted(entries, key=lambda entry: entry[0])  # statuses of one moment stay in their order
     if screen.is_json:
-        screen.json({status: entered_at for entered_at, status in times})
+        screen.print_json({status: entered_at for entered_at, status in sorted_entries})
     else:
-        screen.facts(
-            (status.upper(), readable_time(entered_at, timespec="milliseconds")) for entered_at, status in times
+        screen.print_facts(
+            (status.upper(), readable_time(entered_at, timespec="milliseconds"))
+            for entered_at, status in sorted_entries
         )
 
 
-@click.command("commit", cls=Leaf)
+@click.command("commit", cls=LeafCommand)
 @click.argument("session")
 @click.option("--image", "name", default=None, help="Push an image with NAME in its tag instead, which only you use.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")
@@ -247,7 +253,7 @@ async def commit(api: AsyncSession, session: str, name: str | None, no_wait: boo
     from ai.backend.cli.framework.objects import follow_to_end
 
     compute_session = api.ComputeSession(session)
-    task = await (compute_session.imagify(name) if name else compute_session.commit())
+    commit_reply = await (compute_session.imagify(name) if name else compute_session.commit())
     if no_wait:
-        return task, f"{session} becomes {task['path']} (background task {task['bgtask_id']})"
-    return await follow_to_end(api, task["bgtask_id"], name="the commit")
+        return commit_reply, f"{session} becomes {commit_reply['path']} (background task {commit_reply['bgtask_id']})"
+    return await follow_to_end(api, commit_reply["bgtask_id"], name="the commit")

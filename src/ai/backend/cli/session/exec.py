@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import CONTEXT_SETTINGS, Leaf, screen_of
+from ai.backend.cli.framework.invoke import run_and_exit
+from ai.backend.cli.framework.lazy import CONTEXT_SETTINGS, LeafCommand, screen_of
 from ai.backend.cli.session.commands import owner_option
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ _PASSED_SIGNALS = ("INT", "TERM", "HUP", "QUIT")
 
 
 @click.command(
-    cls=Leaf, context_settings={**CONTEXT_SETTINGS, "allow_interspersed_args": False, "ignore_unknown_options": False}
+    cls=LeafCommand,
+    context_settings={**CONTEXT_SETTINGS, "allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 @click.argument("session")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -58,23 +59,23 @@ def exec_(
       tar c data | backend.ai exec mysession tar x       with its input and output
     """
     screen = screen_of()
-    if malformed := next((text for text in variables if "=" not in text), None):
-        raise click.UsageError(f"--env {malformed!r} is not NAME=VALUE")
+    if malformed_variable := next((assignment for assignment in variables if "=" not in assignment), None):
+        raise click.UsageError(f"--env {malformed_variable!r} is not NAME=VALUE")
     has_terminal = (sys.stdin.isatty() and sys.stdout.isatty()) if tty is None else tty
 
-    async def work(api: AsyncSession) -> int:
-        handle = api.ComputeSession(session, owner)
-        program = handle.exec(
+    async def run_program(api: AsyncSession) -> int:
+        compute_session = api.ComputeSession(session, owner)
+        program_context = compute_session.exec(
             *(command[1:] if command[:1] == ("--",) else command),  # as kubectl exec takes it
             tty=has_terminal,
             size=_terminal_size(),
-            env=dict(text.split("=", 1) for text in variables),
+            env=dict(assignment.split("=", 1) for assignment in variables),
             cwd=workdir,
             kernel=kernel,
         )
-        async with program as stream:
-            with _passed_signals(stream, has_terminal=has_terminal):
-                exit_code = await _connect(stream, has_terminal=has_terminal)
+        async with program_context as stream:
+            with _passing_signals(stream, has_terminal=has_terminal):
+                exit_code = await _connect_streams(stream, has_terminal=has_terminal)
         if exit_code == _KILLED:
             screen.inform(
                 "The command was killed (137), as happens where it needs more memory than the session has: "
@@ -82,19 +83,19 @@ def exec_(
             )
         return exit_code
 
-    call(screen, work, failure=FAILURE_EXIT_CODE, needs_loop=True)
+    run_and_exit(screen, run_program, failure_exit_code=FAILURE_EXIT_CODE, needs_loop=True)
 
 
-async def _connect(stream: ProgramStream, *, has_terminal: bool) -> int:
+async def _connect_streams(stream: ProgramStream, *, has_terminal: bool) -> int:
     """Connects the standard streams with the program until it ends; returns its exit code."""
     input_task = asyncio.create_task(_copy_input(stream))
-    outputs = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+    output_streams = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
     try:
         with _raw_terminal() if has_terminal and sys.stdin.isatty() else contextlib.nullcontext():
-            async for name, data in stream.output():
+            async for stream_name, data in stream.output():
                 if isinstance(data, int):
                     return data
-                await asyncio.to_thread(_write_all, outputs[name].fileno(), data)
+                await asyncio.to_thread(_write_all, output_streams[stream_name].fileno(), data)
     finally:
         input_task.cancel()
     return FAILURE_EXIT_CODE
@@ -122,13 +123,13 @@ async def _read_input(loop: asyncio.AbstractEventLoop) -> bytes:
         fd = sys.stdin.fileno()
     except (OSError, ValueError):
         return b""  # it is closed
-    readable = asyncio.Event()
+    readable_event = asyncio.Event()
     try:
-        loop.add_reader(fd, readable.set)
+        loop.add_reader(fd, readable_event.set)
     except PermissionError:
         return os.read(fd, _READ_BYTES)
     try:
-        await readable.wait()
+        await readable_event.wait()
         return os.read(fd, _READ_BYTES)
     except OSError:
         return b""
@@ -138,47 +139,49 @@ async def _read_input(loop: asyncio.AbstractEventLoop) -> bytes:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Gives every key to the program while the block lasts."""
+    """Passes every key of the terminal to the program unchanged while the block lasts."""
     import termios
     import tty
 
     fd = sys.stdin.fileno()
-    settings = termios.tcgetattr(fd)
+    terminal_settings = termios.tcgetattr(fd)
     tty.setraw(fd)
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+        termios.tcsetattr(fd, termios.TCSADRAIN, terminal_settings)
 
 
 @contextlib.contextmanager
-def _passed_signals(stream: ProgramStream, *, has_terminal: bool) -> Iterator[None]:
+def _passing_signals(stream: ProgramStream, *, has_terminal: bool) -> Iterator[None]:
     """Passes signals to the program, and the size of the terminal, while the block lasts."""
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
 
-    def passing(name: str) -> Callable[[], None]:
-        def send() -> None:
-            task = loop.create_task(stream.resize(*_terminal_size()) if name == "WINCH" else stream.signal(name))
+    def make_handler(signal_name: str) -> Callable[[], None]:
+        def pass_signal() -> None:
+            task = loop.create_task(
+                stream.resize(*_terminal_size()) if signal_name == "WINCH" else stream.signal(signal_name)
+            )
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        return send
+        return pass_signal
 
-    names = [*_PASSED_SIGNALS, *(["WINCH"] if has_terminal else [])]
-    for name in names:
-        loop.add_signal_handler(signal.Signals[f"SIG{name}"], passing(name))
+    signal_names = [*_PASSED_SIGNALS, *(["WINCH"] if has_terminal else [])]
+    for signal_name in signal_names:
+        loop.add_signal_handler(signal.Signals[f"SIG{signal_name}"], make_handler(signal_name))
     try:
         yield
     finally:
-        for name in names:
-            loop.remove_signal_handler(signal.Signals[f"SIG{name}"])
+        for signal_name in signal_names:
+            loop.remove_signal_handler(signal.Signals[f"SIG{signal_name}"])
 
 
 def _terminal_size() -> tuple[int, int]:
     for stream in (sys.stdout, sys.stdin, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
-            size = os.get_terminal_size(stream.fileno())
-            if size.lines and size.columns:  # both are 0 on a terminal that nobody has given a size
-                return min(size.lines, 1000), min(size.columns, 1000)
+            terminal_size = os.get_terminal_size(stream.fileno())
+            if terminal_size.lines and terminal_size.columns:  # both are 0 on a terminal that nobody has given a size
+                return min(terminal_size.lines, 1000), min(terminal_size.columns, 1000)
     return 24, 80

@@ -1,4 +1,4 @@
-"""`backend.ai explain`, and what `start --dry-run` prints: whether a session starts, and if not, why and what would."""
+"""Explains whether a session starts, and if not, why: `backend.ai explain` and `start --dry-run`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import slot_displays
-from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
+from ai.backend.cli.framework.invoke import fetch_slot_displays
+from ai.backend.cli.framework.lazy import LeafCommand, Outcome, screen_of
 from ai.backend.cli.framework.output import Screen
 from ai.backend.cli.framework.values import SlotDisplays, describe_slots
 from ai.backend.cli.session.commands import find_session, owner_option
@@ -42,12 +42,12 @@ def verdict_line(explanation: Mapping[str, Any]) -> str:
     message, verdict = str(explanation.get("message") or ""), explanation["verdict"]
     if verdict in ("now", "started", "ended"):
         return message
-    word = "cannot" if verdict == "never" else "waits"
-    detail = message.removeprefix("waits ")
-    return f"{word}: {detail}" if detail == message or verdict == "never" else f"waits {detail}"
+    verdict_word = "cannot" if verdict == "never" else "waits"
+    reason_text = message.removeprefix("waits ")
+    return f"{verdict_word}: {reason_text}" if reason_text == message or verdict == "never" else f"waits {reason_text}"
 
 
-def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, str]]:
+def explanation_facts(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, str]]:
     """Yields the facts about a wait as headings and texts, without empty ones."""
     if explanation.get("reason"):
         yield "Reason", str(explanation["reason"])
@@ -56,45 +56,55 @@ def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterato
     if explanation.get("count", 1) > 1:
         yield "Start Now", f"{explanation['placed']} of {explanation['count']}"
     if explanation.get("position"):
-        ahead = _names(explanation["ahead"])
-        yield "Place", f"{explanation['position']} of {explanation['waiting']}" + (f"; ahead: {ahead}" if ahead else "")
+        sessions_ahead = _format_names(explanation["ahead"])
+        yield (
+            "Place",
+            f"{explanation['position']} of {explanation['waiting']}"
+            + (f"; ahead: {sessions_ahead}" if sessions_ahead else ""),
+        )
     if explanation.get("behind"):
         yield "Behind", str(explanation["behind"]["name"])
-    if reserved := explanation.get("reserved"):
-        agent_names = f": {', '.join(reserved['agents'][:_MAX_NAMES])}" if reserved["agents"] else ""
-        yield "Kept for It", f"{reserved['count']} agents{agent_names}"
-    if holders := _names(explanation.get("holders") or {}):
-        yield "Held by", holders
+    if reserved_agents := explanation.get("reserved"):
+        agent_names = f": {', '.join(reserved_agents['agents'][:_MAX_NAMES])}" if reserved_agents["agents"] else ""
+        yield "Kept for It", f"{reserved_agents['count']} agents{agent_names}"
+    if holder_names := _format_names(explanation.get("holders") or {}):
+        yield "Held by", holder_names
     agents = explanation.get("agents") or {}
     if agents.get("total"):
-        counts = [f"{each['count']} {_EXCLUSIONS.get(each['reason'], each['reason'])}" for each in agents["excluded"]]
-        yield "Agents", "; ".join([f"{agents['startable']} of {agents['total']} could take it", *counts])
-    if withheld := explanation.get("withheld"):
-        yield "Withheld", _withheld_devices(withheld)
+        exclusion_texts = [
+            f"{exclusion['count']} {_EXCLUSIONS.get(exclusion['reason'], exclusion['reason'])}"
+            for exclusion in agents["excluded"]
+        ]
+        yield "Agents", "; ".join([f"{agents['startable']} of {agents['total']} could take it", *exclusion_texts])
+    if withheld_devices := explanation.get("withheld"):
+        yield "Withheld", _format_withheld_devices(withheld_devices)
     for limit in explanation.get("limits") or ():
         slot = limit["slot"]
         amounts = (describe_slots({slot: limit[name]}, displays) for name in ("limit", "used", "requested"))
         yield f"Limit of {limit['scope'].title()}", "{}; used {}; requested {}".format(*amounts)
-    for nearest in explanation.get("nearest") or ():
-        kernels = f", {nearest['cluster_size']} kernels" if nearest["cluster_size"] > 1 else ""
-        devices = "".join(f", by {text}" for text in nearest.get("device_requests") or ())
-        yield "Would Start Now", describe_slots(nearest["resources"], displays) + kernels + devices
+    for nearest_request in explanation.get("nearest") or ():
+        kernels_text = f", {nearest_request['cluster_size']} kernels" if nearest_request["cluster_size"] > 1 else ""
+        devices_text = "".join(
+            f", by {device_request}" for device_request in nearest_request.get("device_requests") or ()
+        )
+        yield "Would Start Now", describe_slots(nearest_request["resources"], displays) + kernels_text + devices_text
 
 
-def _withheld_devices(devices: Sequence[Mapping[str, Any]]) -> str:
+def _format_withheld_devices(devices: Sequence[Mapping[str, Any]]) -> str:
     """Formats devices that nobody is given: ``cuda GPU-5a7c on i-01 (cordoned: fan replaced on Friday)``."""
-    texts = [
-        f"{each['device_name']} {each['device_id']}{' on ' + each['agent'] if each['agent'] else ''} ({each['reason']})"
-        for each in devices[:_MAX_NAMES]
+    device_texts = [
+        f"{device['device_name']} {device['device_id']}{' on ' + device['agent'] if device['agent'] else ''}"
+        f" ({device['reason']})"
+        for device in devices[:_MAX_NAMES]
     ]
-    hidden_count = len(devices) - len(texts)
-    return "; ".join([*texts, *([f"{hidden_count} more"] if hidden_count else [])])
+    hidden_count = len(devices) - len(device_texts)
+    return "; ".join([*device_texts, *([f"{hidden_count} more"] if hidden_count else [])])
 
 
-def _names(sessions: Mapping[str, Any]) -> str:
+def _format_names(sessions: Mapping[str, Any]) -> str:
     """Formats sessions: the names of those that the user may see, and the number of the others."""
-    count, visible = sessions.get("count", 0), sessions.get("visible", [])
-    names = [str(session["name"]) for session in visible[:_MAX_NAMES]]
+    count, visible_sessions = sessions.get("count", 0), sessions.get("visible", [])
+    names = [str(session["name"]) for session in visible_sessions[:_MAX_NAMES]]
     if count > len(names):
         names.append(f"{count - len(names)} {'more' if names else 'sessions of others'}")
     return ", ".join(names)
@@ -103,11 +113,11 @@ def _names(sessions: Mapping[str, Any]) -> str:
 async def print_explanation(api: AsyncSession, screen: Screen, explanation: Mapping[str, Any]) -> None:
     """Prints an explanation: its verdict, and below what is known about it."""
     if screen.is_json:
-        screen.json(dict(explanation))
+        screen.print_json(dict(explanation))
         return
-    screen.say(verdict_line(explanation))
-    displays = await slot_displays(api)
-    screen.facts(fact_rows(explanation, displays))
+    screen.print_line(verdict_line(explanation))
+    displays = await fetch_slot_displays(api)
+    screen.print_facts(explanation_facts(explanation, displays))
 
 
 async def print_dry_run(api: AsyncSession, screen: Screen, image: str, creation: CreateOptions, count: int) -> int:
@@ -117,7 +127,7 @@ async def print_dry_run(api: AsyncSession, screen: Screen, image: str, creation:
     return 0 if explanation["verdict"] == "now" else 1
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @owner_option
 async def explain(api: AsyncSession, session: str, owner: str | None) -> Outcome:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.framework.lazy import LeafCommand, ListCommand, screen_of
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.values import iso_time, readable_size
 from ai.backend.cli.session.commands import owner_option
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def upload_files(
     session: AsyncComputeSession, files: Sequence[str | Path], basedir: str | os.PathLike[str] | None
 ) -> None:
-    """Puts files into the home of a session. Raises BackendClientError with a way out if one is too large for that."""
+    """Puts files into the home of a session. Raises BackendClientError if a file is too large."""
     from ai.backend.client.exceptions import BackendAPIError, BackendClientError
 
     try:
@@ -32,19 +32,19 @@ async def upload_files(
     except BackendAPIError as error:
         if "larger than" not in str(error):
             raise
-        largest, size = _largest(files)
+        largest_file, size_bytes = _find_largest(files)
         raise BackendClientError(
-            f"{error}; the largest is {largest} with {readable_size(size)}: copy it by "
-            f"`backend.ai scp {session.name} {largest} :`, or put it into a folder (`backend.ai vfolder upload`) that "
-            "the session mounts"
+            f"{error}; the largest is {largest_file} with {readable_size(size_bytes)}: copy it by "
+            f"`backend.ai scp {session.name} {largest_file} :`, or put it into a folder "
+            "(`backend.ai vfolder upload`) that the session mounts"
         ) from None
 
 
-def _largest(files: Sequence[str | Path]) -> tuple[str, int]:
+def _find_largest(files: Sequence[str | Path]) -> tuple[str, int]:
     return max(((str(file), Path(file).stat().st_size) for file in files), key=lambda item: item[1])
 
 
-@click.command(cls=Leaf, needs_loop=True)
+@click.command(cls=LeafCommand, needs_loop=True)
 @click.argument("session")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option("-b", "--basedir", type=click.Path(exists=True, file_okay=False), help="What FILES are relative to.")
@@ -57,7 +57,7 @@ async def upload(
     return {"uploaded": list(files)}, "\n".join(f"uploaded {file}" for file in files)
 
 
-@click.command(cls=Leaf, needs_loop=True)
+@click.command(cls=LeafCommand, needs_loop=True)
 @click.argument("session")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--dest", type=click.Path(file_okay=False), default=".", show_default=True, help="Where to put them.")
@@ -77,9 +77,9 @@ async def ls(api: AsyncSession, session: str, path: str, owner: str | None) -> N
     screen = screen_of()
     files = await api.ComputeSession(session, owner).list_files(path)
     if screen.is_json:
-        screen.json(files)
+        screen.print_json(files)
         return
     rows: list[dict[str, Any]] = [
         {**file, "size": readable_size(int(file["size"])), "mtime": iso_time(file["mtime"])} for file in files
     ]
-    screen.rows(rows, columns("mode | size/number | mtime/time: Modified | filename: Name"), f"{path} is empty")
+    screen.print_rows(rows, columns("mode | size/number | mtime/time: Modified | filename: Name"), f"{path} is empty")

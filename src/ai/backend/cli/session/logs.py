@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ai.backend.cli.framework.lazy import Leaf, screen_of
-from ai.backend.cli.framework.values import coloured
+from ai.backend.cli.framework.lazy import LeafCommand, screen_of
+from ai.backend.cli.framework.values import keep_colours
 from ai.backend.cli.session.commands import find_session, owner_option
 
 if TYPE_CHECKING:
@@ -20,18 +20,18 @@ _POLL_S = 1.0
 _OVERLAP_LENGTH = 4096
 
 
-def new_part(printed: str, log: str) -> str:
-    """Returns what a log has beyond ``printed``, the log as it was; its oldest lines may be gone meanwhile."""
-    if log.startswith(printed):
-        return log[len(printed) :]
-    tail = printed[-_OVERLAP_LENGTH:]
-    _, overlap, rest = log.partition(tail)
-    return rest if overlap else log
+def new_log_text(printed_log: str, log: str) -> str:
+    """Returns the lines of a log that follow ``printed_log``, an earlier state that may begin with older lines."""
+    if log.startswith(printed_log):
+        return log[len(printed_log) :]
+    printed_tail = printed_log[-_OVERLAP_LENGTH:]
+    _, overlap, new_text = log.partition(printed_tail)
+    return new_text if overlap else log
 
 
-def _shown(log: str) -> str:
+def _format_log(log: str) -> str:
     """Returns a log as it is printed: the session of somebody else must not control the reader's terminal."""
-    return coloured(log) if sys.stdout.isatty() else log
+    return keep_colours(log) if sys.stdout.isatty() else log
 
 
 class GrowingLog:
@@ -43,14 +43,14 @@ class GrowingLog:
         self._printed = ""
 
     async def print_new(self) -> None:
-        """Prints what the log has more than at the last call."""
+        """Prints the text that was added to the log since the last call."""
         log = await self._session.get_logs(self._kernel)
-        sys.stdout.write(_shown(new_part(self._printed, log)))
+        sys.stdout.write(_format_log(new_log_text(self._printed, log)))
         sys.stdout.flush()
         self._printed = log
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("session")
 @click.option("--kernel", metavar="HOST", help="Of this kernel, such as sub1.  [default: main1]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed until the session ends.")
@@ -58,28 +58,30 @@ class GrowingLog:
 async def logs(api: AsyncSession, session: str, kernel: str | None, follow: bool, owner: str | None) -> None:
     """Print the console log of SESSION."""
     screen = screen_of()
-    handle = await find_session(api, session, owner)
+    compute_session = await find_session(api, session, owner)
     if follow:
         if screen.is_json:
             raise click.UsageError("--follow prints text: it cannot go with --output json")
-        await _follow(handle, kernel, api.transport.pause)
+        await _follow_log(compute_session, kernel, api.transport.pause)
         return
-    log_text = await handle.get_logs(kernel)
+    log_text = await compute_session.get_logs(kernel)
     if screen.is_json:
-        screen.json({"session": session, "logs": log_text})
+        screen.print_json({"session": session, "logs": log_text})
     elif log_text:
-        click.echo(_shown(log_text), nl=not log_text.endswith("\n"))
+        click.echo(_format_log(log_text), nl=not log_text.endswith("\n"))
     else:
         screen.inform(f"{session} has printed nothing since it was started")
 
 
-async def _follow(session: AsyncComputeSession, kernel: str | None, pause: Callable[[float], Awaitable[None]]) -> None:
+async def _follow_log(
+    session: AsyncComputeSession, kernel: str | None, pause: Callable[[float], Awaitable[None]]
+) -> None:
     from ai.backend.cli.session.progress import FINAL_STATUSES
 
-    log = GrowingLog(session, kernel)
+    growing_log = GrowingLog(session, kernel)
     while True:
         status = (await session.detail(("status",)) or {}).get("status")
-        await log.print_new()
+        await growing_log.print_new()
         if status in FINAL_STATUSES:
             return
         await pause(_POLL_S)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ai.backend.cli.framework.params import options, pair
+from ai.backend.cli.framework.params import options, parse_pair
 
 if TYPE_CHECKING:
     from ai.backend.client.func.creation import CreateOptions
@@ -42,50 +42,54 @@ def random_name() -> str:
     return f"cli-{os.urandom(5).hex()}"
 
 
-def creation_of(values: Mapping[str, Any]) -> CreateOptions:
+def create_options_of(option_values: Mapping[str, Any]) -> CreateOptions:
     """Returns the arguments of the SDK for the options of a command; a name is made up where none was given."""
-    mounts: list[tuple[str, str, str]] = [*values.get("mounts", ())]
-    creation: dict[str, Any] = {
-        **values,
-        "name": values.get("name") or random_name(),
+    mounts: list[tuple[str, str, str]] = [*option_values.get("mounts", ())]
+    create_options: dict[str, Any] = {
+        **option_values,
+        "name": option_values.get("name") or random_name(),
         "mounts": [folder for folder, _, _ in mounts],
         "mount_map": {folder: target for folder, target, _ in mounts if target},
         "mount_options": {folder: {"permission": perm} for folder, _, perm in mounts if perm},
     }
-    return cast("CreateOptions", creation)
+    return cast("CreateOptions", create_options)
 
 
-def config_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def creation_config_of(option_values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the Creation Config Object of the options for resources, variables, mounts and devices, without those not
     used; an empty claim, variant or device request is none."""
-    creation = creation_of(values)
+    create_options = create_options_of(option_values)
     config = {
-        "resources": values["resources"],
-        "environ": values["envs"],
-        **{name: creation[name] for name in ("mounts", "mount_map", "mount_options")},
+        "resources": option_values["resources"],
+        "environ": option_values["envs"],
+        **{name: create_options[name] for name in ("mounts", "mount_map", "mount_options")},
     }
-    devices: dict[str, Any] = {
-        name: [text for text in values[name] if text]
+    device_fields: dict[str, Any] = {
+        name: [device_text for device_text in option_values[name] if device_text]
         for name in ("variant_requirements", "device_requests")
-        if values.get(name)
+        if option_values.get(name)
     }
-    if values.get("claim") is not None:
-        devices["claim"] = values["claim"]
-    return {**{name: value for name, value in config.items() if value}, **devices}
+    if option_values.get("claim") is not None:
+        device_fields["claim"] = option_values["claim"]
+    return {**{name: value for name, value in config.items() if value}, **device_fields}
 
 
-def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _parse_pairs(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs)
 
 
-def _plugin_options(_ctx: click.Context, param: click.Parameter, texts: Iterable[str]) -> dict[str, dict[str, object]]:
+def _parse_plugin_options(
+    _ctx: click.Context, param: click.Parameter, assignments: Iterable[str]
+) -> dict[str, dict[str, object]]:
     """Parses texts such as ``fpga.image=fft.bit``; a value that is no JSON is text."""
     options_by_plugin: dict[str, dict[str, object]] = {}
-    for text in texts:
-        name, separator, value_text = text.partition("=")
+    for assignment in assignments:
+        name, separator, value_text = assignment.partition("=")
         plugin, dot, option = name.partition(".")
         if not (separator and dot and plugin and option):
-            raise click.BadParameter(f"{text!r} is not PLUGIN.NAME=VALUE, such as fpga.image=fft.bit", param=param)
+            raise click.BadParameter(
+                f"{assignment!r} is not PLUGIN.NAME=VALUE, such as fpga.image=fft.bit", param=param
+            )
         try:
             value: object = json.loads(value_text)
         except ValueError:
@@ -94,12 +98,12 @@ def _plugin_options(_ctx: click.Context, param: click.Parameter, texts: Iterable
     return options_by_plugin
 
 
-def _devices_by_plugin(_ctx: click.Context, param: click.Parameter, texts: Iterable[str]) -> dict[str, list[str]]:
+def _parse_devices(_ctx: click.Context, param: click.Parameter, device_texts: Iterable[str]) -> dict[str, list[str]]:
     ids_by_plugin: dict[str, list[str]] = {}
-    for text in texts:
-        plugin, separator, device_id = text.partition("/")
+    for device_text in device_texts:
+        plugin, separator, device_id = device_text.partition("/")
         if not (plugin and separator and device_id):
-            raise click.BadParameter(f"{text!r} is not PLUGIN/DEVICE, such as cuda/GPU-5a7c", param=param)
+            raise click.BadParameter(f"{device_text!r} is not PLUGIN/DEVICE, such as cuda/GPU-5a7c", param=param)
         ids_by_plugin.setdefault(plugin, []).append(device_id)
     return ids_by_plugin
 
@@ -111,7 +115,7 @@ def _parse_ports(_ctx: click.Context, param: click.Parameter, value: str | None)
         raise click.BadParameter(f"{value!r} is not a list of ports such as 8888,9999", param=param) from None
 
 
-def _as_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+def _split_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
     return tuple(word for word in (value or "").split(",") if word)
 
 
@@ -125,9 +129,9 @@ def _read_script(_ctx: click.Context, _param: click.Parameter, path: str | None)
 resources_option = click.option(
     "-r",
     "--resources",
-    type=pair,
+    type=parse_pair,
     multiple=True,
-    callback=_pairs_as_mapping,
+    callback=_parse_pairs,
     metavar="SLOT=AMOUNT",
     help="A resource, such as cpu=1, mem=256m or mock.device=1. Repeat for more.",
 )
@@ -135,9 +139,9 @@ env_option = click.option(
     "-e",
     "--env",
     "envs",
-    type=pair,
+    type=parse_pair,
     multiple=True,
-    callback=_pairs_as_mapping,
+    callback=_parse_pairs,
     metavar="K=V",
     help="An environment variable.",
 )
@@ -191,16 +195,16 @@ creation_options = options(
         "--plugin-option",
         "plugin_options",
         multiple=True,
-        callback=_plugin_options,
+        callback=_parse_plugin_options,
         metavar="PLUGIN.NAME=VALUE",
         help="What it says to an accelerator plugin, such as fpga.image=fft.bit; VALUE is JSON, or text. Repeat for "
         "more; `backend.ai resource plugin-options` lists what there is.",
     ),
     click.option(
         "--resource-opts",
-        type=pair,
+        type=parse_pair,
         multiple=True,
-        callback=_pairs_as_mapping,
+        callback=_parse_pairs,
         metavar="K=V",
         help="Such as shmem=64m, preemptible=false, or for batch sessions restartable=true.",
     ),
@@ -244,12 +248,14 @@ creation_options = options(
         help="Ports that the program will open: 8888,9999.",
     ),
     click.option("--architecture", help="Such as x86_64.  [default: any]"),
-    click.option("--assign-agent", callback=_as_words, metavar="AGENTS", help="Only these agents; for administrators."),
+    click.option(
+        "--assign-agent", callback=_split_words, metavar="AGENTS", help="Only these agents; for administrators."
+    ),
     click.option(
         "--diagnose",
         "diagnosed_devices",
         multiple=True,
-        callback=_devices_by_plugin,
+        callback=_parse_devices,
         metavar="PLUGIN/DEVICE",
         help="A device of the assigned agent that the session sees without holding it, also one that others hold or "
         "that has failed; for superadmins. Repeat for more.",

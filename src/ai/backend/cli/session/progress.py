@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.framework.values import cell, decoded, describe_metrics, describe_slots, readable_metric
+from ai.backend.cli.framework.values import (
+    describe_metrics,
+    describe_slots,
+    format_cell,
+    parse_if_json,
+    readable_metric,
+)
 from ai.backend.client.exceptions import BackendError
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ _WAIT_FIELDS = ("id", "status", "status_info", "status_data", "result")
 _START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
 
 
-class NotStarted(Exception):
+class SessionNotStarted(Exception):
     """The session did not start: it ended, or the time to wait ran out (``is_timeout``)."""
 
     def __init__(self, message: str, *, is_timeout: bool = False) -> None:
@@ -36,21 +42,21 @@ async def create_running(
     api: AsyncSession,
     screen: Screen,
     image: str,
-    creation: CreateOptions,
+    create_options: CreateOptions,
     *,
     max_wait: int = 0,
     label: str = "",
 ) -> AsyncComputeSession:
     """Creates a session, prints the reasons of a wait, and returns the session once it runs.
 
-    Raises NotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    Raises SessionNotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
-    started = time.monotonic()
+    started_at = time.monotonic()
     first_wait_s = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
-    session = await api.ComputeSession.get_or_create(image, **creation | {"max_wait": first_wait_s})
+    session = await api.ComputeSession.get_or_create(image, **create_options | {"max_wait": first_wait_s})
     if session.status in LIVE_STATUSES:
         return session
-    deadline = started + max_wait if max_wait else None
+    deadline = started_at + max_wait if max_wait else None
     screen.inform(f"{label}session {session.name} ({session.id}) is queued")
     await _wait_until_running(session, screen, deadline, label, api.transport.pause)
     return session
@@ -71,89 +77,100 @@ async def _wait_until_running(
         if status in LIVE_STATUSES:
             return
         if status in FINAL_STATUSES:
-            raise NotStarted(f"the session {session.name} is {status}: {reason(detail) or 'no reason is known'}")
-        shown = f"{status}{': ' + wait_reason if (wait_reason := reason(detail)) else ''}"
-        if shown != printed_text:
-            (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {shown}")
+            raise SessionNotStarted(
+                f"the session {session.name} is {status}: {status_reason(detail) or 'no reason is known'}"
+            )
+        status_text = f"{status}{': ' + wait_reason if (wait_reason := status_reason(detail)) else ''}"
+        if status_text != printed_text:
+            (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {status_text}")
             if not printed_text:
                 screen.inform(
                     f"{label}  `backend.ai explain {session.name}` names the sessions that hold what it needs, "
                     f"`backend.ai rm {session.name}` cancels it"
                 )
-            printed_text = shown
+            printed_text = status_text
         if deadline is not None and time.monotonic() >= deadline:
-            raise NotStarted(
-                f"the session {session.name} is still {shown}; it stays in the queue, `backend.ai rm {session.name}` "
-                "cancels it",
+            raise SessionNotStarted(
+                f"the session {session.name} is still {status_text}; it stays in the queue, "
+                f"`backend.ai rm {session.name}` cancels it",
                 is_timeout=True,
             )
         await pause(_POLL_S)
 
 
-def reason(detail: Mapping[str, Any]) -> str:
+def status_reason(detail: Mapping[str, Any]) -> str:
     """Returns why a session is in its status: the scheduler's explanation or the error where there is one."""
-    status_data = decoded(detail.get("status_data"))
-    texts: list[str] = []
+    status_data = parse_if_json(detail.get("status_data"))
+    reason_texts: list[str] = []
     if isinstance(status_data, Mapping):
-        for section in ("error", "scheduler"):
-            section_data = status_data.get(section)
+        for section_name in ("error", "scheduler"):
+            section_data = status_data.get(section_name)
             if not isinstance(section_data, Mapping):
                 continue
             message = section_data.get("msg") or section_data.get("message") or section_data.get("repr")
             if message:
-                texts.append(str(message))
+                reason_texts.append(str(message))
                 continue
-            checks = section_data.get("failed_predicates") or ()
-            texts += [str(check.get("msg") or check.get("name")) for check in checks if isinstance(check, Mapping)]
+            failed_checks = section_data.get("failed_predicates") or ()
+            reason_texts += [
+                str(failed_check.get("msg") or failed_check.get("name"))
+                for failed_check in failed_checks
+                if isinstance(failed_check, Mapping)
+            ]
     status_info = detail.get("status_info")
-    if status_info and status_info not in texts:
-        texts.insert(0, str(status_info))
-    return "; ".join(texts)
+    if status_info and status_info not in reason_texts:
+        reason_texts.insert(0, str(status_info))
+    return "; ".join(reason_texts)
 
 
 def describe_failures(status_data: Any) -> str:
-    """Returns the failed devices of a session: ``mock big-0: it fell off the bus; ...``."""
-    parsed_data = decoded(status_data)
+    """Formats the failed devices of a session, as ``mock big-0: it fell off the bus; ...``."""
+    parsed_data = parse_if_json(status_data)
     unhealthy_devices = parsed_data.get("unhealthy_devices") if isinstance(parsed_data, Mapping) else None
     return "; ".join(
-        cell(f"{device.get('device_name')} {device.get('device_id')}: {device.get('reason') or 'no reason is known'}")
+        format_cell(
+            f"{device.get('device_name')} {device.get('device_id')}: {device.get('reason') or 'no reason is known'}"
+        )
         for device in unhealthy_devices or ()
         if isinstance(device, Mapping)
     )
 
 
-def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the plugin calls that failed for the kernels: ``cuda.post_terminate given-up: in use; ...``."""
-    texts = []
+def describe_hook_failures(containers: Iterable[Mapping[str, Any]]) -> str:
+    """Formats the plugin calls that failed for the kernels, as ``cuda.post_terminate given-up: in use; ...``."""
+    failure_texts = []
     for container in containers:
-        status_data = decoded(container.get("status_data"))
+        status_data = parse_if_json(container.get("status_data"))
         hooks = status_data.get("hooks") if isinstance(status_data, Mapping) else None
-        texts += [
-            cell(f"{call} {end.get('state')}: {end.get('message')}") for call, end in sorted((hooks or {}).items())
+        failure_texts += [
+            format_cell(f"{hook_name} {hook_result.get('state')}: {hook_result.get('message')}")
+            for hook_name, hook_result in sorted((hooks or {}).items())
         ]
-    return "; ".join(texts)
+    return "; ".join(failure_texts)
 
 
 def describe_history(history: Mapping[str, str | None]) -> str:
     """Returns the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
-    entries = [(datetime.fromisoformat(time), name.upper()) for name, time in history.items() if time]
-    times = sorted(entries, key=lambda entry: entry[0])  # statuses of one moment stay in their order
-    if not times:
+    timed_statuses = [(datetime.fromisoformat(time), name.upper()) for name, time in history.items() if time]
+    sorted_entries = sorted(timed_statuses, key=lambda entry: entry[0])  # statuses of one moment stay in their order
+    if not sorted_entries:
         return ""
-    start = times[0][0]
-    steps = [times[0][1]]
-    steps += [f"{name} +{(time - start).total_seconds() * 1000:.0f} ms" for time, name in times[1:]]
-    return " → ".join(steps)
+    first_time = sorted_entries[0][0]
+    status_texts = [sorted_entries[0][1]]
+    status_texts += [
+        f"{name} +{(time - first_time).total_seconds() * 1000:.0f} ms" for time, name in sorted_entries[1:]
+    ]
+    return " → ".join(status_texts)
 
 
 def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
     """Returns the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
     devices_by_kind: dict[str, list[str]] = {}
     for container in containers:
-        for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
+        for kind, devices in (parse_if_json(container.get("attached_devices")) or {}).items():
             if kind not in {"cpu", "mem"}:
                 devices_by_kind.setdefault(kind, []).extend(
-                    f"{cell(device.get('model_name') or 'device')} ({cell(device.get('device_id'))})"
+                    f"{format_cell(device.get('model_name') or 'device')} ({format_cell(device.get('device_id'))})"
                     for device in devices
                 )
     return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(devices_by_kind.items()))
@@ -161,14 +178,18 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
 
 def describe_usage(containers: Sequence[Mapping[str, Any]]) -> str:
     """Returns the newest metrics of each kernel, or its last ones: ``cpu_util 12%, mem 90m of 256m, mock_util 40%``."""
-    usage = {
-        cell(container.get("cluster_hostname") or "main"): describe_metrics(
-            decoded(container.get("live_stat")) or decoded(container.get("last_stat")) or {}
+    texts_by_host = {
+        format_cell(container.get("cluster_hostname") or "main"): describe_metrics(
+            parse_if_json(container.get("live_stat")) or parse_if_json(container.get("last_stat")) or {}
         )
         for container in containers
     }
-    texts = {host: text for host, text in usage.items() if text}
-    return next(iter(texts.values()), "") if len(containers) == 1 else "; ".join(map(": ".join, texts.items()))
+    nonempty_texts = {host: text for host, text in texts_by_host.items() if text}
+    return (
+        next(iter(nonempty_texts.values()), "")
+        if len(containers) == 1
+        else "; ".join(map(": ".join, nonempty_texts.items()))
+    )
 
 
 async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
@@ -180,13 +201,13 @@ async def print_start(session: AsyncComputeSession, screen: Screen, *, label: st
     except BackendError:
         return  # the session may have ended meanwhile; the next call reports it
     session.status = str(detail.get("status") or session.status)
-    verb = "started" if session.created else "was running already"
-    screen.inform(f"{label}session {session.name} ({session.id}) {verb}")
-    if session.created and (history_text := describe_history(decoded(detail.get("status_history")) or {})):
+    start_verb = "started" if session.created else "was running already"
+    screen.inform(f"{label}session {session.name} ({session.id}) {start_verb}")
+    if session.created and (history_text := describe_history(parse_if_json(detail.get("status_history")) or {})):
         screen.inform(f"{label}  life cycle  {history_text}")
     if agents := detail.get("agent_ids"):
         screen.inform(f"{label}  agent       {', '.join(agents)}")
-    if slots := decoded(detail.get("occupying_slots")):
+    if slots := parse_if_json(detail.get("occupying_slots")):
         screen.inform(f"{label}  resources   {describe_slots(slots)}")
     if devices := describe_devices(detail.get("containers") or ()):
         screen.inform(f"{label}  devices     {devices}")
@@ -199,5 +220,5 @@ def describe_stats(stats: Mapping[str, Any]) -> str:
         if isinstance(metric, Mapping):
             metric_texts.append(f"{name} {readable_metric(metric)}")
         elif name not in {"status", "version"}:
-            metric_texts.append(f"{name} {cell(metric)}")
+            metric_texts.append(f"{name} {format_cell(metric)}")
     return ", ".join(metric_texts) or "not available"

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call, slot_displays
+from ai.backend.cli.framework.invoke import fetch_slot_displays, run_and_exit
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
 from ai.backend.cli.framework.output import Column, Screen
-from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, describe_slots, relative_time, short_id
+from ai.backend.cli.framework.values import (
+    SlotDisplays,
+    describe_slots,
+    format_cell,
+    parse_if_json,
+    relative_time,
+    shorten_id,
+)
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -61,11 +68,11 @@ LIMIT = 10
 
 def image_name(image: Any) -> str:
     """Returns an image without its registry and project."""
-    return cell(image).rpartition("/")[2]
+    return format_cell(image).rpartition("/")[2]
 
 
 _SHORTENERS = {
-    **dict.fromkeys(("id", "main_kernel_id", "group_id", "user_id"), short_id),
+    **dict.fromkeys(("id", "main_kernel_id", "group_id", "user_id"), shorten_id),
     **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
     "image": image_name,
 }
@@ -75,10 +82,10 @@ _NARROW_HEADINGS = {
 }  # fmt: skip
 
 
-def columns_of(fields: Sequence[str], *, is_wide: bool, roomy: Sequence[str] = ()) -> list[Column]:
-    """Returns the columns of these fields of sessions, those of ``roomy`` only where there is room."""
+def columns_of(fields: Sequence[str], *, is_wide: bool, roomy_fields: Sequence[str] = ()) -> list[Column]:
+    """Returns the columns of these fields of sessions, those of ``roomy_fields`` only where there is room."""
     headings = FIELDS if is_wide else {**FIELDS, **_NARROW_HEADINGS}
-    return [Column(name, headings[name], _SHORTENERS.get(name), is_roomy=name in roomy) for name in fields]
+    return [Column(name, headings[name], _SHORTENERS.get(name), is_roomy=name in roomy_fields) for name in fields]
 
 
 def parse_format(text: str) -> tuple[str, ...]:
@@ -97,7 +104,7 @@ def parse_format(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-async def fetch(
+async def fetch_sessions(
     api: AsyncSession,
     statuses: Sequence[str],
     fields: Sequence[str],
@@ -106,26 +113,32 @@ async def fetch(
     offset: int,
     **filters: Any,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Returns the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
-    items: list[dict[str, Any]] = []
+    """Returns at most ``limit`` sessions from ``offset`` on, or all of them, and the total number of sessions."""
+    sessions: list[dict[str, Any]] = []
     selections = [_GRAPHQL_SELECTIONS.get(name, name) for name in fields]
     while True:
-        page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(items))
+        page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(sessions))
         page = await api.ComputeSession.paginated_list(
-            statuses, fields=selections, page_offset=offset + len(items), page_size=page_size, **filters
+            statuses, fields=selections, page_offset=offset + len(sessions), page_size=page_size, **filters
         )
-        items += page.items
-        if not page.items or offset + len(items) >= page.total_count or (limit is not None and len(items) >= limit):
-            return items, page.total_count
+        sessions += page.items
+        if (
+            not page.items
+            or offset + len(sessions) >= page.total_count
+            or (limit is not None and len(sessions) >= limit)
+        ):
+            return sessions, page.total_count
 
 
-def described_slots(item: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
+def describe_slot_fields(session: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
     """Returns the fields of a session that hold amounts of slots, in human units."""
-    amounts = {field: decoded(item.get(field)) for field in ("occupying_slots", "resource_opts")}
-    return {field: describe_slots(slots, displays) for field, slots in amounts.items() if isinstance(slots, Mapping)}
+    slots_by_field = {field: parse_if_json(session.get(field)) for field in ("occupying_slots", "resource_opts")}
+    return {
+        field: describe_slots(slots, displays) for field, slots in slots_by_field.items() if isinstance(slots, Mapping)
+    }
 
 
-def _shown_fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
+def _choose_fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
     """Returns the fields of sessions to show; with ``--format``, at full width."""
     if format_:
         screen.is_wide = True
@@ -170,7 +183,7 @@ def _make_list_command(name: str) -> click.Command:
         statuses: Sequence[str] = RUNNING_STATUSES if running else DEAD_STATUSES if dead else ACTIVE_STATUSES
         if status:
             statuses = [status_name.strip().upper() for status_name in status.split(",") if status_name.strip()]
-        fields = ("name",) if name_only else _shown_fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
+        fields = ("name",) if name_only else _choose_fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
         is_folded = not (status or running or dead or array or filters["filter"] or filters["access_key"])
         order = order or ("array_index" if array else "-status_changed")
         filters |= {"limit": None if all_ else limit, "offset": offset, "order": order}
@@ -179,44 +192,44 @@ def _make_list_command(name: str) -> click.Command:
         elif array and not (status or running or dead):
             statuses = (*ACTIVE_STATUSES, *DEAD_STATUSES)
 
-        async def work(api: AsyncSession) -> None:
+        async def print_sessions(api: AsyncSession) -> None:
             arrays = (await api.SessionArray.list(live=True))["items"] if is_folded else []
             if array:
                 array_id = (await api.SessionArray(array, filters["access_key"]).info())["id"]
                 own_filter = f'array_id == "{array_id}"'
                 filters["filter"] = f"({filters['filter']}) & {own_filter}" if filters["filter"] else own_filter
-            items, total = await fetch(api, statuses, fields, **filters)
+            items, total_count = await fetch_sessions(api, statuses, fields, **filters)
             if screen.is_json:
-                folded = {"arrays": arrays} if arrays else {}
-                screen.json({"count": len(items), "total_count": total, "items": items, **folded})
+                array_fields = {"arrays": arrays} if arrays else {}
+                screen.print_json({"count": len(items), "total_count": total_count, "items": items, **array_fields})
                 return
             if arrays and not name_only:
                 from ai.backend.cli.array.group import ARRAY_COLUMNS, array_row
 
-                screen.table(map(array_row, arrays), ARRAY_COLUMNS)
+                screen.print_table(map(array_row, arrays), ARRAY_COLUMNS)
                 if not items:
                     return
-                screen.say("")
+                screen.print_line("")
             if name_only:
                 for item in items:
-                    screen.say(str(item["name"]))
+                    screen.print_line(str(item["name"]))
             elif not items:
-                screen.say("There are no sessions here. `backend.ai start python` starts one.")
+                screen.print_line("There are no sessions here. `backend.ai start python` starts one.")
             else:
-                displays = await slot_displays(api) if "occupying_slots" in fields else {}
-                rows = [{**item, **described_slots(item, displays)} for item in items]
-                is_own = all(item.get("access_key") == api.config.access_key for item in items)
-                without = {name for name, is_omitted in (
-                    ("access_key", is_own and not screen.is_wide),
+                displays = await fetch_slot_displays(api) if "occupying_slots" in fields else {}
+                rows = [{**item, **describe_slot_fields(item, displays)} for item in items]
+                shows_own_only = all(item.get("access_key") == api.config.access_key for item in items)
+                omitted_fields = {name for name, is_omitted in (
+                    ("access_key", shows_own_only and not screen.is_wide),
                     ("claim", not format_ and not any(item.get("claim") for item in items)),
                 ) if is_omitted}  # fmt: skip
-                shown = [name for name in fields if name not in without]
-                columns = columns_of(shown, is_wide=screen.is_wide, roomy=ROOMY_FIELDS)
-                (screen.blocks if detail else screen.table)(rows, columns)
-                if total > offset + len(items):
-                    screen.inform(f"{total - offset - len(items)} more: use --all")
+                shown_fields = [name for name in fields if name not in omitted_fields]
+                columns = columns_of(shown_fields, is_wide=screen.is_wide, roomy_fields=ROOMY_FIELDS)
+                (screen.print_blocks if detail else screen.print_table)(rows, columns)
+                if total_count > offset + len(items):
+                    screen.inform(f"{total_count - offset - len(items)} more: use --all")
 
-        call(screen, work)
+        run_and_exit(screen, print_sessions)
 
     return listing
 

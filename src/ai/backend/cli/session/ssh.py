@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import CONTEXT_SETTINGS, Leaf, screen_of
+from ai.backend.cli.framework.invoke import run_and_exit
+from ai.backend.cli.framework.lazy import CONTEXT_SETTINGS, LeafCommand, screen_of
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.session.commands import owner_option
 
@@ -51,21 +51,25 @@ _common_arguments = options(
 )
 
 
-@click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
+@click.command(cls=LeafCommand, context_settings=_PASS_ON_SETTINGS)
 @_common_arguments
 def ssh(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Open a shell in SESSION by OpenSSH, or run the command in ARGUMENTS there.
 
     What begins with a dash is an option of ssh; put -- before a command that has options of its own.
     """
-    flags = _leading_options(arguments)
-    command = list(arguments[len(flags) :])
+    ssh_options = _leading_options(arguments)
+    command = list(arguments[len(ssh_options) :])
     _run_client(
-        "ssh", session, owner, port, lambda local_port: ["-p", str(local_port), *flags, f"{USER}@{_LOCAL}", *command]
+        "ssh",
+        session,
+        owner,
+        port,
+        lambda local_port: ["-p", str(local_port), *ssh_options, f"{USER}@{_LOCAL}", *command],
     )
 
 
-@click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
+@click.command(cls=LeafCommand, context_settings=_PASS_ON_SETTINGS)
 @_common_arguments
 @click.option("-r", "--recursive", is_flag=True, help="Copy folders with what is in them.")
 def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, owner: str | None) -> None:
@@ -75,14 +79,14 @@ def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, ow
       backend.ai scp mysession results.csv :data/
       backend.ai scp -r mysession :outputs .
     """
-    paths = [scp_path(path, session) for path in arguments]
-    if len([path for path in paths if not path.startswith("-")]) < 2:
+    scp_paths = [scp_path(path, session) for path in arguments]
+    if len([path for path in scp_paths if not path.startswith("-")]) < 2:
         raise click.UsageError("what is to be copied, and where to?")
     extra_options = ["-r"] if recursive else []
-    _run_client("scp", session, owner, port, lambda local_port: ["-P", str(local_port), *extra_options, *paths])
+    _run_client("scp", session, owner, port, lambda local_port: ["-P", str(local_port), *extra_options, *scp_paths])
 
 
-@click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
+@click.command(cls=LeafCommand, context_settings=_PASS_ON_SETTINGS)
 @_common_arguments
 def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Browse and transfer the files of SESSION by OpenSSH; ARGUMENTS are options of sftp."""
@@ -93,13 +97,13 @@ def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None)
 
 def _leading_options(arguments: Sequence[str]) -> list[str]:
     """Returns the options of ssh that come before a command."""
-    flags: list[str] = []
-    remaining = list(arguments)
-    while remaining and remaining[0].startswith("-") and remaining[0] != "-":
-        flags.append(remaining.pop(0))
-        if len(flags[-1]) == 2 and flags[-1][1] in _OPTIONS_WITH_VALUE and remaining:
-            flags.append(remaining.pop(0))
-    return flags
+    ssh_options: list[str] = []
+    remaining_arguments = list(arguments)
+    while remaining_arguments and remaining_arguments[0].startswith("-") and remaining_arguments[0] != "-":
+        ssh_options.append(remaining_arguments.pop(0))
+        if len(ssh_options[-1]) == 2 and ssh_options[-1][1] in _OPTIONS_WITH_VALUE and remaining_arguments:
+            ssh_options.append(remaining_arguments.pop(0))
+    return ssh_options
 
 
 def scp_path(path: str, session: str) -> str:
@@ -117,51 +121,53 @@ def _run_client(
     if executable is None:
         raise click.ClickException(f"there is no {program} on this computer: install OpenSSH's client")
 
-    async def work(api: AsyncSession) -> int:
-        handle = api.ComputeSession(session, owner)
+    async def run_client(api: AsyncSession) -> int:
+        compute_session = api.ComputeSession(session, owner)
         with tempfile.TemporaryDirectory(prefix="backend.ai-") as folder:
-            key_path = await save_private_key(handle, Path(folder), KEY_FILE)
-            async with handle.forward_app(
+            key_path = await save_private_key(compute_session, Path(folder), KEY_FILE)
+            async with compute_session.forward_app(
                 "sshd", (_LOCAL, port), report=lambda error: screen.error(str(error))
-            ) as local:
-                options = [word for option in _SSH_OPTIONS for word in ("-o", option)]
-                return await _run_on_terminal(executable, "-i", str(key_path), *options, *arguments_for(local.port))
+            ) as local_port:
+                ssh_options = [argument for option in _SSH_OPTIONS for argument in ("-o", option)]
+                return await _run_on_terminal(
+                    executable, "-i", str(key_path), *ssh_options, *arguments_for(local_port.port)
+                )
 
-    call(screen, work, failure=FAILURE_EXIT_CODE, needs_loop=True)
+    run_and_exit(screen, run_client, failure_exit_code=FAILURE_EXIT_CODE, needs_loop=True)
 
 
-class NoServer(click.ClickException):
+class NoSshServer(click.ClickException):
     exit_code = FAILURE_EXIT_CODE
 
 
 async def save_private_key(session: AsyncComputeSession, folder: Path, name: str) -> Path:
-    """Saves the session's private SSH key in a file of ``folder``. Raises NoServer if the session has none for SSH."""
+    """Saves the private SSH key of a session in a file of ``folder``. Raises NoSshServer if there is no SSH server."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as unfinished:
-            key_path = next(iter(await session.download([KEY_FILE], unfinished)))
+        with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
+            key_path = next(iter(await session.download([KEY_FILE], temporary_folder)))
             key_path.chmod(0o600)
             return key_path.rename(folder / name)
     except BackendAPIError as e:
         if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
             raise
-        raise NoServer("that session offers no sshd: try `backend.ai exec`") from None
+        raise NoSshServer("that session offers no sshd: try `backend.ai exec`") from None
 
 
 async def _run_on_terminal(*command: str) -> int:
     """Runs a program on the terminal, passes signals on to it, and returns its exit code as a shell counts it."""
-    child = await asyncio.create_subprocess_exec(*command)
+    client_process = await asyncio.create_subprocess_exec(*command)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the child too
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(signal_number, child.terminate)
+        loop.add_signal_handler(signal_number, client_process.terminate)
     try:
-        return_code = await child.wait()
+        return_code = await client_process.wait()
     finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        if client_process.returncode is None:
+            client_process.kill()
+            await client_process.wait()
         for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(signal_number)
     return 128 - return_code if return_code < 0 else return_code

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import Leaf, screen_of
+from ai.backend.cli.framework.invoke import run_and_exit
+from ai.backend.cli.framework.lazy import LeafCommand, screen_of
 from ai.backend.cli.session.commands import owner_option
 from ai.backend.cli.session.ssh import FAILURE_EXIT_CODE, USER, save_private_key
 
@@ -45,7 +45,7 @@ def config_text(program: str) -> str:
     )
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.option("--write", is_flag=True, help="Write it into ~/.ssh, with the endpoint and keys in force.")
 def ssh_config(write: bool) -> None:
     """Print the configuration by which `ssh SESSION.backend.ai` works, or write it for good.
@@ -58,71 +58,75 @@ def ssh_config(write: bool) -> None:
         click.echo(config_text(program), nl=False)
         return
     _write_files(program)
-    screen.say(f"ssh NAME{DOMAIN} leads to your session NAME; the settings are in {_folder()}")
+    screen.print_line(f"ssh NAME{DOMAIN} leads to your session NAME; the settings are in {_folder()}")
 
 
 def _write_files(program: str) -> None:
     folder = _folder()
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    _write_private(folder / "config", config_text(program))
+    _write_private_file(folder / "config", config_text(program))
     variables = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT_PREFIX)}
-    _write_private(folder / "env.sh", "".join(f"export {name}={shlex.quote(variables[name])}\n" for name in variables))
+    _write_private_file(
+        folder / "env.sh", "".join(f"export {name}={shlex.quote(variables[name])}\n" for name in variables)
+    )
     user_config = folder.parent / "config"
-    text = user_config.read_text(encoding="utf-8") if user_config.exists() else ""
-    if _INCLUDE_LINE not in text:  # first: below another `Host` it would belong to that host alone
-        _write_private(user_config.resolve(), f"{_INCLUDE_LINE}\n{text}" if text else _INCLUDE_LINE)
+    config_content = user_config.read_text(encoding="utf-8") if user_config.exists() else ""
+    if _INCLUDE_LINE not in config_content:  # first: below another `Host` it would belong to that host alone
+        _write_private_file(
+            user_config.resolve(), f"{_INCLUDE_LINE}\n{config_content}" if config_content else _INCLUDE_LINE
+        )
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Replaces a file at once; only its owner may read it."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _write_private_file(path: Path, text: str) -> None:
+    """Replaces a file atomically. Only its owner may read the file."""
+    temporary_path = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
-    unfinished.replace(path)
+    temporary_path.replace(path)
 
 
-def _read_environment() -> None:
+def _load_environment() -> None:
     """Sets the variables that ``ssh-config --write`` has stored, unless this environment names a cluster itself."""
     path = _folder() / "env.sh"
     if "BACKEND_ENDPOINT" in os.environ or not path.is_file():
         return
-    for word in shlex.split(path.read_text(encoding="utf-8")):
-        name, equals_sign, value = word.partition("=")
+    for assignment in shlex.split(path.read_text(encoding="utf-8")):
+        name, equals_sign, value = assignment.partition("=")
         if equals_sign and name.startswith(_ENVIRONMENT_PREFIX):
             os.environ.setdefault(name, value)
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("host")
 @owner_option
 def ssh_proxy(host: str, owner: str | None) -> None:
     """Connect standard input and output with the SSH server of the session HOST; OpenSSH starts this."""
-    _read_environment()
-    name = host.removesuffix(DOMAIN)
-    if not name or "/" in name or name.startswith("."):
+    _load_environment()
+    session_name = host.removesuffix(DOMAIN)
+    if not session_name or "/" in session_name or session_name.startswith("."):
         raise click.UsageError(f"{host!r} is not SESSION{DOMAIN}")
 
-    async def work(api: AsyncSession) -> int:
+    async def connect_streams(api: AsyncSession) -> int:
         from ai.backend.client.tunnels import copy_both_ways
 
-        session = api.ComputeSession(name, owner)
+        session = api.ComputeSession(session_name, owner)
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await save_private_key(session, folder, f"{name}{DOMAIN}")
+        await save_private_key(session, folder, f"{session_name}{DOMAIN}")
         async with session.connect_app("sshd") as stream:
             reader, writer = await _standard_streams()
             await copy_both_ways(stream, reader, writer)
         return 0
 
-    call(screen_of(), work, failure=FAILURE_EXIT_CODE, needs_loop=True)
+    run_and_exit(screen_of(), connect_streams, failure_exit_code=FAILURE_EXIT_CODE, needs_loop=True)
 
 
 async def _standard_streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    writing = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-    transport, _ = await loop.connect_write_pipe(lambda: writing, sys.stdout)
-    return reader, asyncio.StreamWriter(transport, writing, None, loop)
+    writer_protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    transport, _ = await loop.connect_write_pipe(lambda: writer_protocol, sys.stdout)
+    return reader, asyncio.StreamWriter(transport, writer_protocol, None, loop)

@@ -1,4 +1,4 @@
-"""`backend.ai start`: a session that stays."""
+"""`backend.ai start`: starts a session that runs until it is ended."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import Leaf, screen_of
+from ai.backend.cli.framework.invoke import run_and_exit
+from ai.backend.cli.framework.lazy import LeafCommand, screen_of
 from ai.backend.cli.framework.output import MutedScreen
 from ai.backend.cli.session.explain import print_dry_run
-from ai.backend.cli.session.options import creation_of, creation_options
+from ai.backend.cli.session.options import create_options_of, creation_options
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 
-@click.command(cls=Leaf)
+@click.command(cls=LeafCommand)
 @click.argument("image")
 @click.option(
     "--type",
@@ -50,42 +50,44 @@ def start(
       backend.ai start -t mysession -r cpu=1 -r mem=256m python
     """
     screen = screen_of()
-    notes = MutedScreen(screen.mode) if quiet else screen
-    creation = creation_of(options)
-    if creation["type_"] == "batch" and not creation["startup_command"]:
+    progress_screen = MutedScreen(screen.mode) if quiet else screen
+    create_options = create_options_of(options)
+    if create_options["type_"] == "batch" and not create_options["startup_command"]:
         raise click.UsageError("a batch session needs --startup-command")
-    if creation["batch_timeout"] and creation["type_"] != "batch":
+    if create_options["batch_timeout"] and create_options["type_"] != "batch":
         raise click.UsageError("--batch-timeout is for batch sessions (--type batch)")
 
     if count > 1 and not dry_run:
         raise click.UsageError("--count is for --dry-run; `backend.ai submit` makes arrays of sessions")
 
-    async def work(api: AsyncSession) -> int:
+    async def start_session(api: AsyncSession) -> int:
         if dry_run:
-            return await print_dry_run(api, screen, image, creation, count)
-        from ai.backend.cli.session.progress import NotStarted, create_running, print_start
+            return await print_dry_run(api, screen, image, create_options, count)
+        from ai.backend.cli.session.progress import SessionNotStarted, create_running, print_start
 
         if enqueue_only:
-            session = await api.ComputeSession.get_or_create(image, **creation | {"enqueue_only": True})
+            session = await api.ComputeSession.get_or_create(image, **create_options | {"enqueue_only": True})
         else:
             try:
-                session = await create_running(api, notes, image, creation, max_wait=max_wait)
-            except NotStarted as error:
+                session = await create_running(api, progress_screen, image, create_options, max_wait=max_wait)
+            except SessionNotStarted as error:
                 screen.error(str(error), code="not-started")
                 return 124 if error.is_timeout else 1
-            await print_start(session, notes)
+            await print_start(session, progress_screen)
         if screen.is_json:
             document = {"id": session.id, "name": session.name, "status": session.status, "created": session.created}
-            screen.json({**document, "service_ports": session.service_ports})
+            screen.print_json({**document, "service_ports": session.service_ports})
         elif enqueue_only:
-            screen.say(f"session {session.name} ({session.id}) is {session.status or 'queued'}")
+            screen.print_line(f"session {session.name} ({session.id}) is {session.status or 'queued'}")
         else:
-            screen.say(f"session {session.name} is {session.status}")
+            screen.print_line(f"session {session.name} is {session.status}")
             services = ", ".join(str(service.get("name")) for service in session.service_ports)
             if services:
-                screen.say(f"services: {services}")
-            next_commands = ("logs --follow", "watch", "rm") if creation["type_"] == "batch" else ("info", "rm")
-            notes.inform("next: " + " | ".join(f"backend.ai {command} {session.name}" for command in next_commands))
+                screen.print_line(f"services: {services}")
+            next_commands = ("logs --follow", "watch", "rm") if create_options["type_"] == "batch" else ("info", "rm")
+            progress_screen.inform(
+                "next: " + " | ".join(f"backend.ai {command} {session.name}" for command in next_commands)
+            )
         return 0
 
-    call(screen, work)
+    run_and_exit(screen, start_session)

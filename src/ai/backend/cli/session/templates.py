@@ -6,12 +6,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, Outcome, screen_of
+from ai.backend.cli.framework.lazy import LazyGroup, LeafCommand, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, list_objects
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.references import resolve
-from ai.backend.cli.session.options import config_of, device_options, env_option, mount_option, resources_option
+from ai.backend.cli.session.options import (
+    creation_config_of,
+    device_options,
+    env_option,
+    mount_option,
+    resources_option,
+)
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -88,7 +94,7 @@ async def template_delete(api: AsyncSession, template_id: str, kind: Any) -> Out
     return {"id": full_id}, f"Template {template_id} is removed."
 
 
-@click.command("start-template", cls=Leaf)
+@click.command("start-template", cls=LeafCommand)
 @_TEMPLATE_ARGUMENT
 @click.option("-t", "--name", default=None, help="Name of the session.")
 @click.option("--enqueue-only", is_flag=True, help="Do not wait until it runs.")
@@ -101,8 +107,8 @@ async def start_template(
     variables, mounts, variants, device requests and claim. An empty --variant, --device-request or --claim is none.
     """
     session_fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
-    if config := config_of(overrides):
-        session_fields["config"] = config
+    if creation_config := creation_config_of(overrides):
+        session_fields["config"] = creation_config
     reply = await api.SessionTemplate.start(await _template_id(api, template_id, kind), kind=kind, **session_fields)
     name, status = str(reply.get("sessId", reply.get("sessionId"))), reply.get("status")
     if status == "RUNNING":

@@ -9,7 +9,7 @@ import click
 
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
 from ai.backend.cli.framework.output import Column, columns
-from ai.backend.cli.framework.values import cell, readable_metric
+from ai.backend.cli.framework.values import format_cell, readable_metric
 from ai.backend.cli.session.commands import owner_option
 from ai.backend.cli.session.progress import describe_usage
 
@@ -25,11 +25,11 @@ _SANDBOX_PROGRAMS = frozenset({"bwrap"})
 
 def short_command(command: Any) -> str:
     """Returns a command line without the folders of its words, cut at a length that fits a table."""
-    text = " ".join(word.rpartition("/")[2] or word for word in cell(command).split())
-    return text if len(text) <= _COMMAND_LENGTH else text[: _COMMAND_LENGTH - 1] + "…"
+    command_text = " ".join(word.rpartition("/")[2] or word for word in format_cell(command).split())
+    return command_text if len(command_text) <= _COMMAND_LENGTH else command_text[: _COMMAND_LENGTH - 1] + "…"
 
 
-def _is_users(process: Mapping[str, Any]) -> bool:
+def _is_of_user(process: Mapping[str, Any]) -> bool:
     return short_command(process.get("command")).partition(" ")[0] not in _SANDBOX_PROGRAMS
 
 
@@ -46,23 +46,31 @@ async def top(api: AsyncSession, session: str, owner: str | None) -> None:
     found_session = api.ComputeSession(session, owner)
     processes = await found_session.processes()
     if screen.is_json:
-        screen.json(processes)
+        screen.print_json(processes)
         return
     if not screen.is_wide:
-        processes = [process for process in processes if _is_users(process)]
-    metrics = {metric for process in processes for metric in process["metrics"]}
-    ordered = [*(metric for metric in _HEADINGS if metric in metrics), *sorted(metrics.difference(_HEADINGS))]
+        processes = [process for process in processes if _is_of_user(process)]
+    metric_names = {metric for process in processes for metric in process["metrics"]}
+    ordered_metrics = [
+        *(metric for metric in _HEADINGS if metric in metric_names),
+        *sorted(metric_names.difference(_HEADINGS)),
+    ]
     rows = [
-        {**process, **{metric: readable_metric(process["metrics"].get(metric)) for metric in ordered}}
+        {**process, **{metric: readable_metric(process["metrics"].get(metric)) for metric in ordered_metrics}}
         for process in processes
     ]
-    usage = [
-        Column(metric, _HEADINGS.get(metric, metric), cell, is_number=True, is_wide=metric not in _HEADINGS)
-        for metric in ordered
+    metric_columns = [
+        Column(metric, _HEADINGS.get(metric, metric), format_cell, is_number=True, is_wide=metric not in _HEADINGS)
+        for metric in ordered_metrics
     ]
-    screen.table(
-        rows, [*columns("kernel/plain | pid/plain/number: PID"), *usage, Column("command", "Command", short_command)]
+    screen.print_table(
+        rows,
+        [
+            *columns("kernel/plain | pid/plain/number: PID"),
+            *metric_columns,
+            Column("command", "Command", short_command),
+        ],
     )
     detail = await found_session.detail([f"containers {{ {' '.join(_USAGE_FIELDS)} }}"]) or {}
     if total_usage := describe_usage(detail.get("containers") or ()):
-        screen.say(f"\nin all: {total_usage}")
+        screen.print_line(f"\nin all: {total_usage}")

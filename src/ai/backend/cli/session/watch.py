@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.lazy import Leaf, screen_of
-from ai.backend.cli.framework.values import cell, harmless
+from ai.backend.cli.framework.lazy import LeafCommand, screen_of
+from ai.backend.cli.framework.values import escape_control_characters, format_cell
 from ai.backend.cli.session.commands import find_session, owner_option
 from ai.backend.cli.session.logs import GrowingLog
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ENDING_EVENTS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"})
 
 
-@click.command(cls=Leaf, needs_loop=True)
+@click.command(cls=LeafCommand, needs_loop=True)
 @click.argument("session")
 @click.option("--scope", type=click.Choice(["*", "session", "kernel"]), default="*", show_default=True)
 @click.option("--follow", is_flag=True, help="Go on after the session has ended.")
@@ -34,24 +34,32 @@ async def events(api: AsyncSession, session: str, scope: str, follow: bool, owne
     With --output json every event is one JSON document on a line of its own.
     """
     screen = screen_of()
-    handle = api.ComputeSession(session, owner)
-    status = (await handle.detail(("status",)) or {}).get("status") if session != "*" else None
-    name = harmless(session) if status is None else f"{harmless(session)}, which is {status}"
+    compute_session = api.ComputeSession(session, owner)
+    status = (await compute_session.detail(("status",)) or {}).get("status") if session != "*" else None
+    subject_text = (
+        escape_control_characters(session)
+        if status is None
+        else f"{escape_control_characters(session)}, which is {status}"
+    )
 
     def say_listening() -> None:
-        print(f"Listening to {name}; Ctrl-C ends that.", file=sys.stderr, flush=True)
+        print(f"Listening to {subject_text}; Ctrl-C ends that.", file=sys.stderr, flush=True)
 
-    async for event in handle.events(scope, opened=say_listening):
+    async for event in compute_session.events(scope, opened=say_listening):
         if screen.is_json:
             print(json.dumps({"event": event.name, "data": event.data}), flush=True)
         else:
-            event_texts = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
-            print(cell(f"{event.name} {' '.join(event_texts)}"), flush=True)
+            event_texts = [
+                f"{subject_text}={value}"
+                for subject_text, value in event.data.items()
+                if value not in (None, "", {}, [])
+            ]
+            print(format_cell(f"{event.name} {' '.join(event_texts)}"), flush=True)
         if event.name in _ENDING_EVENTS and session != "*" and not follow:
             return
 
 
-@click.command(cls=Leaf, needs_loop=True)
+@click.command(cls=LeafCommand, needs_loop=True)
 @click.argument("session")
 @click.option("--max-wait", type=click.FloatRange(0), default=0, metavar="SECONDS", help="Give up after that time.")
 @click.option("-l", "--log", "with_log", is_flag=True, help="Print its console log meanwhile.")
@@ -76,9 +84,9 @@ async def _print_statuses(api: AsyncSession, session: str, owner: str | None, *,
     screen = screen_of()
     found_session = await find_session(api, session, owner)
     await found_session.resolve_id()
-    stream = found_session.events("session")
-    next_event = asyncio.ensure_future(anext(stream, None))
-    log = GrowingLog(found_session)
+    event_stream = found_session.events("session")
+    next_event = asyncio.ensure_future(anext(event_stream, None))
+    growing_log = GrowingLog(found_session)
     last_status = ""
     try:
         while True:
@@ -87,16 +95,16 @@ async def _print_statuses(api: AsyncSession, session: str, owner: str | None, *,
                 last_status = str(detail.get("status"))
                 screen.inform(last_status)
             if with_log:
-                await log.print_new()
+                await growing_log.print_new()
             if last_status in FINAL_STATUSES:
                 exit_code, result = _exit_code(detail), detail.get("result")
                 document = {"session": session, "status": last_status, "result": result, "exit_code": exit_code}
-                screen.result(document, f"{session}: {last_status}, {result or 'no result'}")
+                screen.print_result(document, f"{session}: {last_status}, {result or 'no result'}")
                 return exit_code or (0 if last_status == "TERMINATED" and result != "FAILURE" else 1)
             await asyncio.wait({next_event}, timeout=2.0)
             if next_event.done():
                 if next_event.result() is not None:
-                    next_event = asyncio.ensure_future(anext(stream, None))
+                    next_event = asyncio.ensure_future(anext(event_stream, None))
                 else:
                     await asyncio.sleep(0.5)
     finally:
@@ -108,6 +116,6 @@ def _exit_code(session: Mapping[str, Any]) -> int | None:
     if session.get("result") not in ("SUCCESS", "FAILURE"):
         return None
     containers: list[Mapping[str, Any]] = session.get("containers") or []
-    main: Mapping[str, Any] = next((kernel for kernel in containers if kernel.get("cluster_role") == "main"), {})
-    program_code = main.get("exit_code")
+    main_kernel: Mapping[str, Any] = next((kernel for kernel in containers if kernel.get("cluster_role") == "main"), {})
+    program_code = main_kernel.get("exit_code")
     return int(program_code) if program_code is not None else None

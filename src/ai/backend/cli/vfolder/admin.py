@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
-from ai.backend.cli.framework.objects import print_reply, readable, show_object
+from ai.backend.cli.framework.objects import parse_json_values, print_reply, show_object
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.values import readable_size
 from ai.backend.cli.vfolder.commands import list_folders
@@ -63,8 +63,10 @@ def list_mounts() -> None:
     """Show the mounts under the volumes of each storage proxy."""
 
     def describe(mounts: Mapping[str, Any]) -> str:
-        nodes = mounts["storage_proxy"].items()
-        return "\n".join(f"{proxy}: {line}" for proxy, node in nodes for line in node["mounts"])
+        proxies = mounts["storage_proxy"].items()
+        return "\n".join(
+            f"{proxy_name}: {mount}" for proxy_name, proxy_mounts in proxies for mount in proxy_mounts["mounts"]
+        )
 
     print_reply(lambda api: api.Storage.list_mounts(), describe)
 
@@ -75,7 +77,7 @@ def list_mounts() -> None:
 @click.option("-p", "--permission", "perm", type=PERMISSION, required=True, help="What they may do.")
 async def update_shared(api: AsyncSession, vfolder_id: str, user_id: str, perm: str) -> Outcome:
     """Change what the user USER_ID may do with the folder VFOLDER_ID."""
-    return await _set_share(api, vfolder_id, user_id, perm)
+    return await _change_share(api, vfolder_id, user_id, perm)
 
 
 @vfolder.command("remove-shared-vf-permission")
@@ -83,10 +85,10 @@ async def update_shared(api: AsyncSession, vfolder_id: str, user_id: str, perm: 
 @_USER_ARGUMENT
 async def remove_shared(api: AsyncSession, vfolder_id: str, user_id: str) -> Outcome:
     """End the share of the user USER_ID in the folder VFOLDER_ID."""
-    return await _set_share(api, vfolder_id, user_id, None)
+    return await _change_share(api, vfolder_id, user_id, None)
 
 
-async def _set_share(api: AsyncSession, vfolder_id: str, user_id: str, perm: str | None) -> Outcome:
+async def _change_share(api: AsyncSession, vfolder_id: str, user_id: str, perm: str | None) -> Outcome:
     full_id = await folder_id(api, vfolder_id, is_of_anybody=True)
     await api.VFolder.update_shared(full_id, user_id, perm)
     result_text = f"the share is {'changed' if perm is not None else 'ended'}"
@@ -113,7 +115,7 @@ async def storage_list(api: AsyncSession, **query: Any) -> None:
     """List the volumes."""
     page = await api.Storage.paginated_list(page_size=100, **query)
     volume_columns = columns("id: Host | backend | path | capabilities/wide")
-    screen_of().rows(list(map(readable, page.items)), volume_columns, "there are no volumes")
+    screen_of().print_rows(list(map(parse_json_values, page.items)), volume_columns, "there are no volumes")
 
 
 @storage.command("info")
@@ -125,13 +127,13 @@ async def storage_info(api: AsyncSession, vfolder_host: str) -> None:
     if volume is None:
         screen.fail(f"there is no volume {vfolder_host}")
     elif screen.is_json:
-        screen.json(volume)
+        screen.print_json(volume)
     else:
-        screen.facts(_flatten_volume(volume))
+        screen.print_facts(_flatten_volume(volume))
 
 
 def _flatten_volume(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each fact, also those of documents inside; bytes in human units."""
+    """Yields the name and value of each property of a volume, also of nested ones; bytes in human units."""
     for name, value in volume.items():
         parsed_value = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
         if isinstance(parsed_value, dict):

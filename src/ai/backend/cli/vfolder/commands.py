@@ -46,12 +46,12 @@ def _describe_folder(folder: dict[str, Any]) -> dict[str, Any]:
 async def list_folders(api: AsyncSession, list_all: bool, trash: bool) -> None:
     """Prints the folders that the caller may use, or with ``list_all`` those of all users."""
     folders = await api.VFolder.list(list_all, trash=trash)
-    empty = "the trash is empty" if trash else "there are no folders"
-    screen_of().rows(folders, COLUMNS, empty, describe=_describe_folder)
+    empty_hint = "the trash is empty" if trash else "there are no folders"
+    screen_of().print_rows(folders, COLUMNS, empty_hint, describe=_describe_folder)
 
 
 def _add_list_command(kind: str, folders_help: str) -> None:
-    async def list_some(api: AsyncSession, **query: Any) -> None:
+    async def list_kind(api: AsyncSession, **query: Any) -> None:
         folders: list[dict[str, Any]] = []
         total_count, root_field = 1, f"vfolder_{kind}_list"
         while len(folders) < total_count:
@@ -59,13 +59,13 @@ def _add_list_command(kind: str, folders_help: str) -> None:
             total_count = page.total_count if page.items else 0
             folders += page.items
         shown_columns = [column for column in COLUMNS if column.key != "owner"]
-        screen_of().rows(folders, shown_columns, "there are no folders")
+        screen_of().print_rows(folders, shown_columns, "there are no folders")
 
-    declare = options(
+    declare_options = options(
         click.option("--filter", "filter", help="Such as 'name ilike \"data%\"'."),
         click.option("--order", help="Such as name or -created_at."),
     )
-    vfolder.command(f"list-{kind}", cls=ListCommand, help=f"List {folders_help}.")(declare(list_some))
+    vfolder.command(f"list-{kind}", cls=ListCommand, help=f"List {folders_help}.")(declare_options(list_kind))
 
 
 _add_list_command("own", "your own folders")
@@ -79,9 +79,9 @@ async def list_hosts(api: AsyncSession) -> None:
     screen = screen_of()
     hosts = await api.VFolder.list_hosts()
     if screen.is_json:
-        screen.json(hosts)
+        screen.print_json(hosts)
     for host in hosts["allowed"]:
-        screen.say(f"{host} (default)" if host == hosts["default"] else host)
+        screen.print_line(f"{host} (default)" if host == hosts["default"] else host)
     if not hosts["allowed"]:
         screen.inform("no storage host is open to you")
 
@@ -114,10 +114,10 @@ async def info(api: AsyncSession, name: str) -> None:
     screen = screen_of()
     folder = await (await open_folder(api, name)).info()
     if screen.is_json:
-        screen.json(folder)
+        screen.print_json(folder)
         return
     used_bytes = folder.get("used_bytes")
-    screen.facts(
+    screen.print_facts(
         [
             ("Name", folder["name"]),
             ("ID", folder["id"]),
@@ -160,7 +160,7 @@ async def _for_each_folder(api: AsyncSession, names: Sequence[str], past_verb: s
     screen = screen_of()
     for name in names:
         await getattr(await open_folder(api, name), method)()
-        screen.say(f"{past_verb} {name}")
+        screen.print_line(f"{past_verb} {name}")
     return {past_verb: list(names)}, ""
 
 
@@ -199,11 +199,11 @@ vfolder.add_command(purge, "delete-trash")
 @_PERMISSION_OPTION
 async def clone(api: AsyncSession, name: str, target_name: str, target_host: str | None, **props: Any) -> Outcome:
     """Make a folder TARGET_NAME with the files of NAME."""
-    copy = await (await open_folder(api, name)).clone(target_name, target_host, **props)
+    cloned_folder = await (await open_folder(api, name)).clone(target_name, target_host, **props)
     with TransferBar(screen_of()) as bar:
 
-        def show(step: Progress) -> None:
+        def show_step(step: Progress) -> None:
             bar.update(target_name, int(step.current), int(step.total))
 
-        await follow_task(api, copy["bgtask_id"], name="the clone", on_step=show)
-    return await api.VFolder(copy["id"]).info(), f"cloned {name} to {target_name}"
+        await follow_task(api, cloned_folder["bgtask_id"], name="the clone", on_step=show_step)
+    return await api.VFolder(cloned_folder["id"]).info(), f"cloned {name} to {target_name}"

@@ -43,7 +43,7 @@ async def ls(api: AsyncSession, name: str, path: str) -> None:
     screen = screen_of()
     files = await (await open_folder(api, name)).list_files(path)
     if screen.is_json:
-        screen.json(files)
+        screen.print_json(files)
         return
     rows = [
         {
@@ -54,7 +54,7 @@ async def ls(api: AsyncSession, name: str, path: str) -> None:
         }
         for file in files
     ]
-    screen.rows(rows, columns("mode | size/number | modified/time | name"), f"{path} is empty")
+    screen.print_rows(rows, columns("mode | size/number | modified/time | name"), f"{path} is empty")
 
 
 @vfolder.command("mkdir")
@@ -67,9 +67,9 @@ async def mkdir(api: AsyncSession, name: str, paths: tuple[str, ...], **flags: b
     screen = screen_of()
     results = await (await open_folder(api, name)).mkdir(paths, **flags)
     if screen.is_json:
-        screen.json(results)
-    for created in results["success"]:
-        screen.say(f"made {created['item']}")
+        screen.print_json(results)
+    for created_entry in results["success"]:
+        screen.print_line(f"made {created_entry['item']}")
     for failure in results["failed"]:
         screen.inform(f"cannot make {failure['item']}: {failure['msg']}")
     return 1 if results["failed"] else 0
@@ -102,8 +102,10 @@ def mv(name: str, src: str, dst: str) -> None:
 def rm(name: str, paths: tuple[str, ...], recursive: bool, yes: bool) -> None:
     """Delete files in the folder NAME for good."""
     confirm(f"Delete {', '.join(paths)} from {name} for good", is_confirmed=yes)
-    text = "\n".join(f"deleted {path}" for path in paths)
-    change_folder(name, lambda folder: folder.delete_files(paths, recursive=recursive), {"deleted": list(paths)}, text)
+    result_text = "\n".join(f"deleted {path}" for path in paths)
+    change_folder(
+        name, lambda folder: folder.delete_files(paths, recursive=recursive), {"deleted": list(paths)}, result_text
+    )
 
 
 vfolder.add_command(rm, "delete-file")
@@ -167,33 +169,39 @@ async def cp(api: AsyncSession, files: tuple[str, ...], recursive: bool) -> Outc
     *sources, target = files
     if not sources:
         raise click.UsageError("say what to copy, and where")
-    target_folder, below = _split_remote_path(target)
+    target_folder, target_path = _split_remote_path(target)
     split_sources = [_split_remote_path(source) for source in sources]
     with TransferBar(screen_of()) as bar:
         options: dict[str, Any] = {"recursive": recursive, "progress": bar.update}
         if target_folder is not None and all(folder is None for folder, _ in split_sources):
             destination = await open_folder(api, target_folder)
-            return _upload_outcome(await _copy_in(destination, [Path(path) for path in sources], below, options))
+            return _upload_outcome(
+                await _copy_into_folder(destination, [Path(path) for path in sources], target_path, options)
+            )
         if target_folder is None and all(folder is not None for folder, _ in split_sources):
-            copied: list[Path] = []
-            is_into = len(sources) > 1 or target.endswith("/") or Path(target).is_dir()  # noqa: ASYNC240  # one look
-            for folder, inner in split_sources:
-                path = PurePosixPath(inner.strip("/"))
-                strip = path.parent if is_into else path
+            copied_paths: list[Path] = []
+            goes_into_directory = len(sources) > 1 or target.endswith("/") or Path(target).is_dir()  # noqa: ASYNC240  # one look
+            for folder, source_path in split_sources:
+                path = PurePosixPath(source_path.strip("/"))
+                stripped_prefix = path.parent if goes_into_directory else path
                 source = await open_folder(api, str(folder))
-                copied += await source.download([str(path)], basedir=target, strip=str(strip), **options)
-            return _download_outcome(copied)
+                copied_paths += await source.download(
+                    [str(path)], basedir=target, strip=str(stripped_prefix), **options
+                )
+            return _download_outcome(copied_paths)
     raise click.UsageError("either all sources or the target are in a folder, written NAME:PATH")
 
 
-async def _copy_in(folder: AsyncVFolder, sources: list[Path], below: str, options: dict[str, Any]) -> list[str]:
-    """Copies local files into the directory ``below`` of a folder, or a single one to the path ``below``."""
-    is_into = len(sources) > 1 or below.endswith("/") or await folder.is_directory(below)
-    copied: list[str] = []
+async def _copy_into_folder(
+    folder: AsyncVFolder, sources: list[Path], target_path: str, options: dict[str, Any]
+) -> list[str]:
+    """Copies local files into the directory ``target_path`` of a folder, or a single one to that path."""
+    goes_into_directory = len(sources) > 1 or target_path.endswith("/") or await folder.is_directory(target_path)
+    copied_paths: list[str] = []
     for path in (source.absolute() for source in sources):
-        basedir = path.parent if is_into else path
-        copied += await folder.upload([path], basedir=basedir, dst_dir=below or None, **options)
-    return copied
+        basedir = path.parent if goes_into_directory else path
+        copied_paths += await folder.upload([path], basedir=basedir, dst_dir=target_path or None, **options)
+    return copied_paths
 
 
 def _split_remote_path(text: str) -> tuple[str | None, str]:

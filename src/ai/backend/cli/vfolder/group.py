@@ -29,14 +29,14 @@ async def open_folder(api: AsyncSession, reference: str) -> AsyncVFolder:
 
 
 def change_folder(
-    reference: str, action: Callable[[AsyncVFolder], Awaitable[Any]], document: Mapping[str, Any], text: str
+    reference: str, action: Callable[[AsyncVFolder], Awaitable[Any]], document: Mapping[str, Any], result_text: str
 ) -> None:
-    """Applies ``action`` to the folder that ``reference`` means, and prints ``document`` or ``text``."""
+    """Applies ``action`` to the folder that ``reference`` means, and prints ``document`` or ``result_text``."""
 
-    async def work(api: AsyncSession) -> None:
+    async def apply_action(api: AsyncSession) -> None:
         await action(await open_folder(api, reference))
 
-    change(work, document, text)
+    change(apply_action, document, result_text)
 
 
 async def folder_id(api: AsyncSession, reference: str, *, is_of_anybody: bool = False) -> str:

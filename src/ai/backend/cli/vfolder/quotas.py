@@ -29,14 +29,14 @@ async def _scope_id(api: AsyncSession, scope: str) -> str:
 
     Raises click.ClickException if there is no such user or group, or it is neither.
     """
-    kind, _, owner_name = scope.partition(":")
-    if kind not in ("user", "project") or not owner_name:
+    owner_kind, _, owner_name = scope.partition(":")
+    if owner_kind not in ("user", "project") or not owner_name:
         raise click.ClickException(f"{scope!r}: write user:EMAIL, project:NAME, or either with a UUID")
     try:
-        return f"{kind}:{UUID(owner_name)}"
+        return f"{owner_kind}:{UUID(owner_name)}"
     except ValueError:
         pass  # it is an e-mail address or a name
-    if kind == "user":
+    if owner_kind == "user":
         return f"user:{(await api.User.detail(owner_name, ['uuid']))['uuid']}"
     groups = await api.Group.from_name(owner_name, fields=["id"])
     if not groups:
@@ -48,14 +48,14 @@ async def _scope_id(api: AsyncSession, scope: str) -> str:
 
 async def _usage_row(api: AsyncSession, host: str, scope: str, shown_scope: str) -> dict[str, Any]:
     """Returns the row of a quota scope on a host; ``shown_scope`` is the scope as people write it."""
-    usage = await api.QuotaScope.get(host, scope)
-    limit_bytes = usage["hard_limit_bytes"]
+    quota_usage = await api.QuotaScope.get(host, scope)
+    limit_bytes = quota_usage["hard_limit_bytes"]
     return {
         "host": host,
         "quota_scope_id": scope,
         "scope": shown_scope,
-        **usage,
-        "used": readable_size(int(usage["usage_bytes"])),
+        **quota_usage,
+        "used": readable_size(int(quota_usage["usage_bytes"])),
         "limit": "none" if limit_bytes is None else readable_size(int(limit_bytes)),
     }
 
@@ -67,11 +67,11 @@ async def quota(api: AsyncSession) -> None:
     A hard limit is kept by the storage itself; a soft one is looked at when files are uploaded or folders cloned.
     """
     user = await api.User.detail(None, ["uuid", "email", "groups { id name }"])
-    scopes = {f"user:{user['uuid']}": f"user:{user['email']}"}
-    scopes |= {f"project:{group['id']}": f"project:{group['name']}" for group in user["groups"]}
+    names_by_scope = {f"user:{user['uuid']}": f"user:{user['email']}"}
+    names_by_scope |= {f"project:{group['id']}": f"project:{group['name']}" for group in user["groups"]}
     hosts = (await api.VFolder.list_hosts())["allowed"]
-    rows = [await _usage_row(api, host, scope, name) for host in hosts for scope, name in scopes.items()]
-    screen_of().rows(rows, COLUMNS, "no storage host is open to you")
+    rows = [await _usage_row(api, host, scope, name) for host in hosts for scope, name in names_by_scope.items()]
+    screen_of().print_rows(rows, COLUMNS, "no storage host is open to you")
 
 
 @quota_scope.command("get", cls=ListCommand)
@@ -79,7 +79,7 @@ async def quota(api: AsyncSession) -> None:
 @_SCOPE_ARGUMENT
 async def get(api: AsyncSession, host: str, scope: str) -> None:
     """Show the usage and the limit of SCOPE (user:EMAIL, project:NAME, or either with a UUID) on HOST."""
-    screen_of().rows([await _usage_row(api, host, await _scope_id(api, scope), scope)], COLUMNS, "")
+    screen_of().print_rows([await _usage_row(api, host, await _scope_id(api, scope), scope)], COLUMNS, "")
 
 
 @quota_scope.command("set")

@@ -36,10 +36,10 @@ _INVITATION_ARGUMENT = click.argument("invitation_id")
 @PERM_OPTION
 async def invite(api: AsyncSession, name: str, emails: tuple[str, ...], perm: str) -> Outcome:
     """Offer your folder to other users."""
-    invited = await (await open_folder(api, name)).invite(perm, emails)
-    if not invited:
+    invited_emails = await (await open_folder(api, name)).invite(perm, emails)
+    if not invited_emails:
         screen_of().inform("all of them were invited before")
-    return {"invited": invited}, "\n".join(f"invited {email}" for email in invited)
+    return {"invited": invited_emails}, "\n".join(f"invited {email}" for email in invited_emails)
 
 
 @vfolder.command("invitations", cls=ListCommand)
@@ -61,9 +61,11 @@ async def _change_invitation(
     invitations = [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
     full_id = reference
     if is_short_id(reference):
-        full_id = find_id(reference, invitations, kind="invitation", name="vfolder_name")
+        full_id = find_id(reference, invitations, kind="invitation", name_key="vfolder_name")
     await action(full_id)
-    folder = next((str(one["vfolder_name"]) for one in invitations if str(one["id"]) == full_id), reference)
+    folder = next(
+        (str(invitation["vfolder_name"]) for invitation in invitations if str(invitation["id"]) == full_id), reference
+    )
     return {past_verb: full_id}, f"{past_verb} the invitation to {folder}"
 
 
@@ -86,8 +88,8 @@ async def reject(api: AsyncSession, invitation_id: str) -> Outcome:
 @click.argument("perm", type=PERMISSION)
 async def update_invitation(api: AsyncSession, invitation_id: str, perm: str) -> Outcome:
     """Change the permission that an invitation of yours offers."""
-    update = api.VFolder.update_invitation
-    return await _change_invitation(api, invitation_id, "updated", lambda full_id: update(full_id, perm))
+    send_update = api.VFolder.update_invitation
+    return await _change_invitation(api, invitation_id, "updated", lambda full_id: send_update(full_id, perm))
 
 
 @vfolder.command("share")
@@ -120,7 +122,7 @@ async def list_shares(api: AsyncSession, folder: str | None) -> None:
     """Prints the users who share a folder, or any folder of the caller."""
     shares = await api.VFolder.list_shared(await folder_id(api, folder) if folder else None)
     rows = [{**share, "email": share["shared_to"]["email"], "user": share["shared_to"]["uuid"]} for share in shares]
-    screen_of().rows(rows, SHARE_COLUMNS, "nobody shares them")
+    screen_of().print_rows(rows, SHARE_COLUMNS, "nobody shares them")
 
 
 @vfolder.command("leave")

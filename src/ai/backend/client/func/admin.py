@@ -42,17 +42,19 @@ class Paging(TypedDict, total=False):
     order: str | None
 
 
-def _write_operation(kind: str, root: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
+def _write_operation(kind: str, root_field: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
     """Returns the text of a query or mutation of one root field, and its variables."""
     given_arguments = {name: argument for name, argument in arguments.items() if argument[1] is not None}
     declarations = ", ".join(f"${name}: {type_}" for name, (type_, _) in given_arguments.items())
     passed_arguments = ", ".join(f"{name}: ${name}" for name in given_arguments)
-    operation_head = f"{kind}({declarations}) {{ {root}({passed_arguments})" if given_arguments else f"{kind} {{ {root}"
+    operation_head = (
+        f"{kind}({declarations}) {{ {root_field}({passed_arguments})" if given_arguments else f"{kind} {{ {root_field}"
+    )
     return f"{operation_head} {{ {selection} }} }}", {name: value for name, (_, value) in given_arguments.items()}
 
 
 class AsyncAdmin(Remote):
-    """``api_session.Admin``: GraphQL queries of the caller's own making."""
+    """Sends GraphQL queries that the caller has written (``api_session.Admin``)."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -62,25 +64,25 @@ class AsyncAdmin(Remote):
 
         Raises BackendAPIError if the server refused it, or answered with GraphQL errors (code ``graphql-error``).
         """
-        return (await self._ask(query, variables))[0]
+        return (await self._run_query(query, variables))[0]
 
-    async def _ask(
+    async def _run_query(
         self, query: str, variables: Mapping[str, Any] | None
     ) -> tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]:
         """Returns the data of a GraphQL answer, and the problems of refused mutations by the mutations' names."""
         body = {"query": query, "variables": dict(variables or {})}
-        token = new_token() if query.lstrip().startswith("mutation") else None
-        call = Call(method="POST", path="/admin/gql", json=body, repeatable=True, token=token)
-        answer = (await self._transport.request(call)).object()
-        errors = answer.get("errors")
+        client_token = new_token() if query.lstrip().startswith("mutation") else None
+        call = Call(method="POST", path="/admin/gql", json=body, repeatable=True, token=client_token)
+        reply = (await self._transport.request(call)).object()
+        errors = reply.get("errors")
         if errors:
             message = "; ".join(str(error.get("message", error)) for error in errors)
             problem = {"type": "https://api.backend.ai/probs/graphql-error", "title": message, "data": errors}
             raise BackendAPIError(400, "GraphQL error", problem)
-        data = answer.get("data")
+        data = reply.get("data")
         if not isinstance(data, dict):
             raise UnusableReply("the GraphQL answer has no data")
-        return data, (answer.get("extensions") or {}).get("problems") or {}
+        return data, (reply.get("extensions") or {}).get("problems") or {}
 
     async def select(self, root: str, fields: Sequence[str], /, **arguments: tuple[str, Any]) -> Any:
         """Queries a root field of GraphQL and returns its value."""
@@ -128,10 +130,12 @@ class AsyncAdmin(Remote):
                 for name, value in (props or {}).items()
             }
             arguments = {**arguments, "props": (f"{input_type}!", encoded_props)}
-        data, problems = await self._ask(*_write_operation("mutation", root, arguments, f"ok msg {result}"))
-        answer = dict(data[root])
-        if not answer["ok"]:
-            cause = str(problems.get(root, {}).get("type", ""))
-            type_ = cause if cause.endswith("/proof-required") else "https://api.backend.ai/probs/refused"
-            raise BackendAPIError(400, "Refused", {"type": type_, "title": answer["msg"], "msg": answer["msg"]})
-        return answer
+        data, problems = await self._run_query(*_write_operation("mutation", root, arguments, f"ok msg {result}"))
+        reply = dict(data[root])
+        if not reply["ok"]:
+            problem_type = str(problems.get(root, {}).get("type", ""))
+            raised_type = (
+                problem_type if problem_type.endswith("/proof-required") else "https://api.backend.ai/probs/refused"
+            )
+            raise BackendAPIError(400, "Refused", {"type": raised_type, "title": reply["msg"], "msg": reply["msg"]})
+        return reply

@@ -17,7 +17,7 @@ AGENT_FIELDS = (
 
 
 class AsyncAgent(Area):
-    """``api_session.Agent``: the agents, for administrators."""
+    """Lists and changes agents, for administrators (``api_session.Agent``)."""
 
     async def paginated_list(
         self,
@@ -66,7 +66,7 @@ class AsyncAgent(Area):
 
 
 class AsyncAgentWatcher(Area):
-    """``api_session.AgentWatcher``: starts and stops an agent by its watcher, for superadmins."""
+    """Starts and stops an agent by its watcher, for superadmins (``api_session.AgentWatcher``)."""
 
     async def get_status(self, agent_id: str) -> dict[str, Any]:
         """Returns ``agent-status``, as systemd reports it."""

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from ai.backend.client.func.base import Area
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, Reply, new_token, segment
+from ai.backend.client.wire import Call, Reply, encode_segment, new_token
 
 LIVE_STATUSES = frozenset({"PENDING", "RUNNING"})
 """The statuses of an array that has not ended."""
@@ -34,16 +34,16 @@ class AsyncSessionArray(Area):
 
     async def cancel(self, *, forced: bool = False) -> dict[str, Any]:
         """Ends all live elements of the array without waiting for their end. Returns the array."""
-        return (await self._act("DELETE", **({"forced": "true"} if forced else {}))).object()
+        return (await self._send_change("DELETE", **({"forced": "true"} if forced else {}))).object()
 
     async def retry(self) -> dict[str, Any]:
         """Enqueues the elements again that have ended without success. Returns ``array`` and ``retried``."""
-        return (await self._act("POST", "/retry")).object()
+        return (await self._send_change("POST", "/retry")).object()
 
     def _path(self, operation: str = "") -> str:
-        return f"/arrays/{segment(self.name)}{operation}"
+        return f"/arrays/{encode_segment(self.name)}{operation}"
 
-    async def _act(self, method: str, operation: str = "", **params: str) -> Reply:
+    async def _send_change(self, method: str, operation: str = "", **params: str) -> Reply:
         owner = {"owner_access_key": self.owner_access_key} if self.owner_access_key else {}
         call = Call(
             method=method, path=self._path(operation), params={**owner, **params}, repeatable=True, token=new_token()
@@ -52,7 +52,7 @@ class AsyncSessionArray(Area):
 
 
 class AsyncSessionArrays(Area):
-    """``api_session.SessionArray``: creates and lists arrays. Call it with a name or id for a handle."""
+    """Creates and lists arrays (``api_session.SessionArray``). Called with a name or id, returns a handle."""
 
     def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncSessionArray:
         return AsyncSessionArray(self._transport, name, owner_access_key)

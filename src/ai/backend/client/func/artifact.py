@@ -15,8 +15,8 @@ from typing import Any
 
 from ai.backend.client.exceptions import BackendClientError, EndpointUnreachable
 from ai.backend.client.func.base import Area
-from ai.backend.client.transfer import PARALLEL, Progress, Ticket, collect, in_parallel, inside
-from ai.backend.client.wire import segment
+from ai.backend.client.transfer import PARALLEL, Progress, Ticket, collect, path_inside, run_in_parallel
+from ai.backend.client.wire import encode_segment
 
 _PAGE_SIZE = 100
 _FIRST_POLL_S, _LAST_POLL_S = 0.1, 2.0
@@ -34,10 +34,13 @@ def _without_nones(**values: Any) -> dict[str, Any]:
 
 
 class AsyncArtifacts(Area):
-    """``api_session.Artifact``. ``ref`` is the id of a revision, or ``ARTIFACT[@VERSION]`` with the name or id of an
-    artifact; without a version it means the only one, else ``main``, else ``latest``."""
+    """Manages artifacts and their registries (``api_session.Artifact``).
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    ``ref`` is the id of a revision, or ``ARTIFACT[@VERSION]`` with the name or id of an artifact; without a version it
+    means the only one, else ``main``, else ``latest``.
+    """
+
+    async def _post_query(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a query by POST, which may be repeated."""
         return await self._send("POST", path, body, repeatable=True)
 
@@ -73,22 +76,22 @@ class AsyncArtifacts(Area):
 
     async def info(self, artifact: str) -> dict[str, Any]:
         """Returns an artifact, by name or id, with its revisions and its README."""
-        return await self._get(f"/artifacts/{segment(artifact)}")
+        return await self._get(f"/artifacts/{encode_segment(artifact)}")
 
     async def change(self, artifact: str, *, viewers: Sequence[str] | None) -> dict[str, Any]:
         """Sets who may use an artifact: ``everyone``, ``domain:NAME``, ``group:NAME``, ``user:EMAIL``; None: the
         viewers of its registry, or nobody if the registry shows it only to some accounts."""
-        return await self._change("PATCH", f"/artifacts/{segment(artifact)}", {"viewers": viewers})
+        return await self._change("PATCH", f"/artifacts/{encode_segment(artifact)}", {"viewers": viewers})
 
     async def delete(self, artifact: str) -> None:
         """Removes an artifact until the next scan; refused while its files are stored."""
-        await self._change("DELETE", f"/artifacts/{segment(artifact)}")
+        await self._change("DELETE", f"/artifacts/{encode_segment(artifact)}")
 
     # ---- revisions ----
 
     async def revision(self, ref: str) -> dict[str, Any]:
         """Returns a revision, with the ``progress`` of its import."""
-        return await self._get(f"/artifacts/revisions/{segment(ref)}")
+        return await self._get(f"/artifacts/revisions/{encode_segment(ref)}")
 
     async def import_revisions(self, refs: Sequence[str], *, delegate: bool = False) -> Sequence[dict[str, Any]]:
         """Starts imports, for superadmins, and returns the revisions at once.
@@ -111,7 +114,9 @@ class AsyncArtifacts(Area):
             image: the image's name; by default that of the artifact, with the version as its tag.
         """
         body = {"agents": agents, **_without_nones(image=image)}
-        return str((await self._change("POST", f"/artifacts/revisions/{segment(ref)}/install", body))["bgtask_id"])
+        return str(
+            (await self._change("POST", f"/artifacts/revisions/{encode_segment(ref)}/install", body))["bgtask_id"]
+        )
 
     async def cancel(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
         """Ends imports that are under way."""
@@ -126,14 +131,17 @@ class AsyncArtifacts(Area):
 
         Raises BackendClientError if one of them did not become available; the message has the reasons.
         """
-        revisions = await in_parallel((self._wait(ref, progress) for ref in refs), _MAX_WATCHED)
-        failed = [r for r in revisions if r["status"] != "AVAILABLE"]
-        if failed:
-            reasons = [f"{r['artifact']}@{r['version']}: {r['status_info'] or r['status']}" for r in failed]
+        revisions = await run_in_parallel((self._wait_for_import(ref, progress) for ref in refs), _MAX_WATCHED)
+        failed_revisions = [revision for revision in revisions if revision["status"] != "AVAILABLE"]
+        if failed_revisions:
+            reasons = [
+                f"{revision['artifact']}@{revision['version']}: {revision['status_info'] or revision['status']}"
+                for revision in failed_revisions
+            ]
             raise BackendClientError("; ".join(reasons))
         return revisions
 
-    async def _wait(self, ref: str, progress: Step | None) -> dict[str, Any]:
+    async def _wait_for_import(self, ref: str, progress: Step | None) -> dict[str, Any]:
         import asyncio
 
         pause_s, silent_since = _FIRST_POLL_S, None
@@ -175,8 +183,8 @@ class AsyncArtifacts(Area):
         import asyncio
 
         local_files, _ = await asyncio.to_thread(collect, files, basedir, True)
-        local = dict(local_files)
-        announced_files = await asyncio.to_thread(lambda: [_announced_file(path, file) for path, file in local_files])
+        local_paths = dict(local_files)
+        announced_files = await asyncio.to_thread(lambda: [_describe_file(path, file) for path, file in local_files])
         body = {
             "registry": registry,
             "artifact_type": artifact_type,
@@ -185,32 +193,34 @@ class AsyncArtifacts(Area):
             "description": description,
             "files": announced_files,
         }
-        answer = await self._post("/artifacts/upload", body)
+        reply = await self._post_query("/artifacts/upload", body)
         sizes = {file["path"]: file["size"] for file in announced_files}
         transfers = self._transfers()
-        await in_parallel(
+        await run_in_parallel(
             (
-                transfers.put(file["path"], file["url"], local[file["path"]], sizes[file["path"]], progress=progress)
-                for file in answer["files"]
+                transfers.put(
+                    file["path"], file["url"], local_paths[file["path"]], sizes[file["path"]], progress=progress
+                )
+                for file in reply["files"]
             ),
             parallel,
         )
-        return dict(answer["revision"])
+        return dict(reply["revision"])
 
     # ---- files ----
 
     async def files(self, ref: str) -> Sequence[dict[str, Any]]:
         """Returns ``path``, ``size`` and ``sha256`` of every file of an available revision."""
-        return list((await self._get(f"/artifacts/revisions/{segment(ref)}/files"))["files"])
+        return list((await self._get(f"/artifacts/revisions/{encode_segment(ref)}/files"))["files"])
 
     async def presign(self, ref: str, paths: Sequence[str] = ()) -> Sequence[dict[str, Any]]:
         """Returns :meth:`files` with a ``url`` by which anybody can fetch each for a while; no paths mean all."""
-        answer = await self._post(f"/artifacts/revisions/{segment(ref)}/presign", {"paths": [*paths]})
-        return list(answer["files"])
+        reply = await self._post_query(f"/artifacts/revisions/{encode_segment(ref)}/presign", {"paths": [*paths]})
+        return list(reply["files"])
 
     async def ticket(self, ref: str) -> str:
         """Returns a URL by which another installation can fetch the revision."""
-        return str((await self._post(f"/artifacts/revisions/{segment(ref)}/ticket", {}))["ticket"])
+        return str((await self._post_query(f"/artifacts/revisions/{encode_segment(ref)}/ticket", {}))["ticket"])
 
     async def download(
         self,
@@ -236,27 +246,27 @@ class AsyncArtifacts(Area):
         transfers = self._transfers()
 
         async def download_file(path: str) -> Path:
-            async def ticket() -> Ticket:
+            async def request_ticket() -> Ticket:
                 [file] = await self.presign(ref, [path])
                 return Ticket(str(file["url"]))
 
-            target = inside(base_folder, path)
+            target = path_inside(base_folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            await transfers.download(path, target, ticket, progress=progress)
+            await transfers.download(path, target, request_ticket, progress=progress)
             if await asyncio.to_thread(_sha256_of, target) != files_by_path[path]["sha256"]:
                 raise BackendClientError(f"{target} is not what the archive has: fetch it again")
             return target
 
-        return await in_parallel((download_file(path) for path in paths or files_by_path), parallel)
+        return await run_in_parallel((download_file(path) for path in paths or files_by_path), parallel)
 
     # ---- registries ----
 
     async def registries(self) -> Sequence[dict[str, Any]]:
         """Lists the registries; for superadmins and monitors, as all of the following."""
-        return list((await self._read("/artifact-registries")).json())
+        return list((await self._get_reply("/artifact-registries")).json())
 
     async def registry(self, name: str) -> dict[str, Any]:
-        return await self._get(f"/artifact-registries/{segment(name)}")
+        return await self._get(f"/artifact-registries/{encode_segment(name)}")
 
     async def add_registry(
         self,
@@ -300,11 +310,11 @@ class AsyncArtifacts(Area):
         body = _without_nones(
             url=url, credentials=credentials, storages=storages, viewers=viewers, user_import_bytes=user_import_bytes
         )
-        return await self._change("PATCH", f"/artifact-registries/{segment(name)}", body)
+        return await self._change("PATCH", f"/artifact-registries/{encode_segment(name)}", body)
 
     async def remove_registry(self, name: str) -> None:
         """Removes a registry with its artifacts; refused while files of them are stored."""
-        await self._change("DELETE", f"/artifact-registries/{segment(name)}")
+        await self._change("DELETE", f"/artifact-registries/{encode_segment(name)}")
 
     async def scan(
         self,
@@ -328,15 +338,15 @@ class AsyncArtifacts(Area):
         body = {"names": [*names], "limit": limit, "closely": closely}
         body |= _without_nones(artifact_type=artifact_type, search=search, author=author, remote_registry=delegate_to)
         operation = "delegate-scan" if delegate_to is not None else "scan"
-        answer = await self._change("POST", f"/artifact-registries/{segment(registry)}/{operation}", body)
-        return str(answer["bgtask_id"])
+        reply = await self._change("POST", f"/artifact-registries/{encode_segment(registry)}/{operation}", body)
+        return str(reply["bgtask_id"])
 
     async def storages(self) -> Sequence[dict[str, Any]]:
         """Lists the storages that a stage of an import can use."""
-        return list((await self._read("/artifact-storages")).json())
+        return list((await self._get_reply("/artifact-storages")).json())
 
 
-def _announced_file(path: str, local: Path) -> dict[str, Any]:
+def _describe_file(path: str, local: Path) -> dict[str, Any]:
     return {"path": path, "size": local.stat().st_size, "sha256": _sha256_of(local)}
 
 

@@ -22,7 +22,7 @@ class Area(Remote):
         self._transport = transport
         self._admin = AsyncAdmin(transport)
 
-    async def _read(self, path: str, body: Any = None, /, **params: Any) -> Reply:
+    async def _get_reply(self, path: str, body: Any = None, /, **params: Any) -> Reply:
         """Sends a GET request without parameters that are None, and returns the answer.
 
         ``body``: parameters in a body, as the published client sends them.
@@ -33,7 +33,7 @@ class Area(Remote):
 
     async def _get(self, path: str, /, **params: Any) -> dict[str, Any]:
         """Sends a GET request without parameters that are None, and returns the object in the answer."""
-        return (await self._read(path, **params)).object()
+        return (await self._get_reply(path, **params)).object()
 
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any], *, repeatable: bool = False, signed: bool = True
@@ -43,8 +43,8 @@ class Area(Remote):
 
     async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Sends a change that may be repeated. By a client token, the server recognizes repetitions."""
-        content = dict(body) if body is not None else None
-        call = Call(method=method, path=path, json=content, repeatable=True, token=new_token())
+        json_body = dict(body) if body is not None else None
+        call = Call(method=method, path=path, json=json_body, repeatable=True, token=new_token())
         return (await self._transport.request(call)).object()
 
     def _transfers(self) -> Transfers:
@@ -99,8 +99,8 @@ class NamedObjects(Objects):
 
     async def detail(self, name: str | None = None, fields: Sequence[str] = ()) -> dict[str, Any] | None:
         """Returns an object, or None. Without a name, returns the caller's own domain or policy."""
-        item = await self._admin.select(self.noun, fields or self.fields, name=("String", name))
-        return dict(item) if item is not None else None
+        document = await self._admin.select(self.noun, fields or self.fields, name=("String", name))
+        return dict(document) if document is not None else None
 
     async def create(self, name: str, /, **props: Any) -> None:
         await self._mutate("create", name, self.inputs[0], props)

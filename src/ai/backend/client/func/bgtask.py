@@ -56,11 +56,13 @@ class AsyncBackgroundTask(Remote):
 
         Raises BackendClientError if the task failed or was cancelled.
         """
-        last: Progress | None = None
-        async for last in self.progress():
-            if last.is_final:
+        last_step: Progress | None = None
+        async for last_step in self.progress():
+            if last_step.is_final:
                 break
-        if last is None or last.state != "done":
-            state = last.state if last else "unknown"
-            raise BackendClientError(f"the background task {self.task_id} is {state}: {last.message if last else ''}")
-        return last
+        if last_step is None or last_step.state != "done":
+            state = last_step.state if last_step else "unknown"
+            raise BackendClientError(
+                f"the background task {self.task_id} is {state}: {last_step.message if last_step else ''}"
+            )
+        return last_step

@@ -11,7 +11,7 @@ from typing import Any
 
 from ai.backend.client.func.base import Area
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, new_token, segment
+from ai.backend.client.wire import Call, encode_segment, new_token
 
 
 class AsyncDeviceClaim(Area):
@@ -31,23 +31,23 @@ class AsyncDeviceClaim(Area):
 
         No session may hold them, and the next session allocates new devices. Returns the claim.
         """
-        return await self._act("POST", "/release")
+        return await self._send_change("POST", "/release")
 
     async def delete(self) -> dict[str, Any]:
         """Deletes the claim when the last live session that names it ends. Returns the claim's state afterwards."""
-        return await self._act("DELETE")
+        return await self._send_change("DELETE")
 
     def _path(self, operation: str = "") -> str:
-        return f"/claims/{segment(self.name)}{operation}"
+        return f"/claims/{encode_segment(self.name)}{operation}"
 
-    async def _act(self, method: str, operation: str = "") -> dict[str, Any]:
+    async def _send_change(self, method: str, operation: str = "") -> dict[str, Any]:
         owner = {"owner_access_key": self.owner_access_key} if self.owner_access_key else {}
         call = Call(method=method, path=self._path(operation), params=owner, repeatable=True, token=new_token())
         return (await self._transport.request(call)).object()
 
 
 class AsyncDeviceClaims(Area):
-    """``api_session.DeviceClaim``: makes and lists device claims. Call it with a name or id for a handle."""
+    """Creates and lists device claims (``api_session.DeviceClaim``). Called with a name or id, returns a handle."""
 
     def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncDeviceClaim:
         return AsyncDeviceClaim(self._transport, name, owner_access_key)

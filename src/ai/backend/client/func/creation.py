@@ -64,7 +64,7 @@ class CreateOptions(TypedDict, total=False):
 
 def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions]) -> Call:
     """Returns the call that creates a session. Its token makes repeated calls create only one session."""
-    creation: dict[str, Any] = {
+    creation_config: dict[str, Any] = {
         "mounts": [*config.vfolder_mounts, *(options.get("mounts") or ())],
         "mount_map": dict(options.get("mount_map") or {}),
         "environ": dict(options.get("envs") or {}),
@@ -75,7 +75,7 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
     }
     # Older servers do not know these: they are sent only if they say something.
     mount_options = {name: dict(mount_values) for name, mount_values in (options.get("mount_options") or {}).items()}
-    extra_fields = {
+    optional_config = {
         "mount_options": mount_options,
         "variant_requirements": list(options.get("variant_requirements") or ()),
         "device_requests": list(options.get("device_requests") or ()),
@@ -88,7 +88,7 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
         },
         "agentList": list(options.get("assign_agent") or ()),
     }
-    creation |= {name: value for name, value in extra_fields.items() if value}
+    creation_config |= {name: value for name, value in optional_config.items() if value}
     body = {
         "name": options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}",
         "image": image,
@@ -108,12 +108,12 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
         "dependencies": list(options.get("dependencies") or ()),
         "callback_url": options.get("callback_url"),
         "owner_access_key": options.get("owner_access_key"),
-        "config": creation,
+        "config": creation_config,
     }
-    extra_body: dict[str, Any] = {
+    optional_fields: dict[str, Any] = {
         "batchTimeout": options.get("batch_timeout"),
         "runtimeClass": options.get("runtime_class") or None,
         "priority": options.get("priority"),
     }
-    body |= {name: value for name, value in extra_body.items() if value is not None}
+    body |= {name: value for name, value in optional_fields.items() if value is not None}
     return Call(method="POST", path="/session", json=body, repeatable=True, token=new_token())

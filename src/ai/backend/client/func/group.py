@@ -18,7 +18,7 @@ GROUP_FIELDS = ("id", "name", "description", "domain_name", "type", *_COMMON_FIE
 
 
 class AsyncDomain(NamedObjects):
-    """``api_session.Domain``, for superadmins."""
+    """Manages domains, for superadmins (``api_session.Domain``)."""
 
     noun = "domain"
     plural = "domains"
@@ -31,7 +31,7 @@ class AsyncDomain(NamedObjects):
 
 
 class AsyncGroup(Objects):
-    """``api_session.Group``; an id names a group."""
+    """Manages groups by their ids (``api_session.Group``)."""
 
     noun = "group"
     key = ("gid", "UUID!")
@@ -80,14 +80,14 @@ class AsyncGroup(Objects):
 
     async def _change_members(self, gid: UUID | str, mode: str, users: Iterable[UUID | str]) -> None:
         ids_or_addresses = [str(user) for user in users]
-        addresses = [each for each in ids_or_addresses if "@" in each]
-        ids = [each for each in ids_or_addresses if "@" not in each]
-        props: dict[str, Any] = {"user_uuids": ids, **({"user_emails": addresses} if addresses else {})}
+        addresses = [id_or_address for id_or_address in ids_or_addresses if "@" in id_or_address]
+        user_ids = [id_or_address for id_or_address in ids_or_addresses if "@" not in id_or_address]
+        props: dict[str, Any] = {"user_uuids": user_ids, **({"user_emails": addresses} if addresses else {})}
         await self.update(gid, user_update_mode=mode, **props)
 
     async def create(self, domain_name: str, name: str, /, **props: Any) -> dict[str, Any]:
         """Creates a group and returns its ``id`` and ``name``. ``type`` may be ``MODEL_STORE``."""
         props = {"domain_name": domain_name, **props}
         arguments, selection = {"name": ("String!", name)}, "group { id name domain_name }"
-        answer = await self._admin.mutate("create_group", arguments, self.inputs[0], props, result=selection)
-        return dict(answer["group"])
+        reply = await self._admin.mutate("create_group", arguments, self.inputs[0], props, result=selection)
+        return dict(reply["group"])

@@ -11,7 +11,7 @@ from ai.backend.client.wire import Call
 
 
 class AsyncManager(Area):
-    """``api_session.Manager``: the manager daemon. Changes are for superadmins."""
+    """Reads and changes the state of the manager (``api_session.Manager``). Changes are for superadmins."""
 
     async def status(self) -> dict[str, Any]:
         """Returns ``status`` (running or frozen) and ``active_sessions``."""
@@ -36,7 +36,7 @@ class AsyncManager(Area):
 
 
 class AsyncSystem(Area):
-    """``api_session.System``: the versions of the API and the server."""
+    """Reads the versions of the API and the server (``api_session.System``)."""
 
     async def get_versions(self) -> dict[str, str]:
         """Returns ``version`` of the API and ``manager`` of the server; needs no credentials."""
@@ -54,7 +54,7 @@ class AsyncSystem(Area):
 
 
 class AsyncServerLog(Area):
-    """``api_session.ServerLog``: errors that clients reported."""
+    """Lists errors that clients reported (``api_session.ServerLog``)."""
 
     async def list(self, mark_read: bool = False, page_size: int = 20, page_no: int = 1) -> dict[str, Any]:
         """Returns ``logs``, newest first, and their ``count``; administrators see those of their domain."""
@@ -62,7 +62,8 @@ class AsyncServerLog(Area):
 
 
 class AsyncEtcdConfig(Area):
-    """``api_session.EtcdConfig``: the shared configuration, for superadmins; embedded clusters have no etcd."""
+    """Reads and changes the shared configuration, for superadmins (``api_session.EtcdConfig``). Embedded clusters have
+    no etcd."""
 
     async def get(self, key: str, *, prefix: bool = False) -> Any:
         """Returns a value, None if there is none, or with ``prefix`` nested objects of all that is below the key."""

@@ -9,7 +9,7 @@ from ai.backend.client.func.base import Area
 
 
 class AsyncResource(Area):
-    """``api_session.Resource``: resource slots, presets and usage."""
+    """Reads resource slots, presets and usage (``api_session.Resource``)."""
 
     async def list_slots(self) -> dict[str, str]:
         """Returns every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
@@ -54,7 +54,7 @@ class AsyncResource(Area):
 
     async def get_vfolder_types(self) -> list[str]:
         """Lists the kinds of owners of virtual folders: ``user``, ``group``."""
-        return list((await self._read("/config/vfolder-types")).json())
+        return list((await self._get_reply("/config/vfolder-types")).json())
 
     async def recalculate_usage(self) -> dict[str, Any]:
         """Recounts the slots that kernels hold; ``drift`` names agents whose records differ, and should be empty."""
@@ -63,17 +63,17 @@ class AsyncResource(Area):
     async def usage_per_month(self, month: str, group_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Returns the usage of each group in a month (``YYYYMM``, UTC); of all visible groups without ids."""
         body = {"month": month, "group_ids": list(group_ids)}
-        return list((await self._read("/resource/usage/month", body)).json())
+        return list((await self._get_reply("/resource/usage/month", body)).json())
 
     async def usage_per_period(self, group_id: str, start_date: str, end_date: str) -> dict[str, Any]:
         """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; empty for none."""
         body = {"group_id": group_id, "start_date": start_date, "end_date": end_date}
-        return dict((await self._read("/resource/usage/period", body)).json())
+        return dict((await self._get_reply("/resource/usage/period", body)).json())
 
     async def user_monthly_stats(self) -> list[dict[str, Any]]:
         """Returns the caller's usage in each quarter of an hour of the last 30 days."""
-        return list((await self._read("/resource/stats/user/month")).json())
+        return list((await self._get_reply("/resource/stats/user/month")).json())
 
     async def admin_monthly_stats(self) -> list[dict[str, Any]]:
         """Returns the usage of all users in each quarter of an hour, for administrators."""
-        return list((await self._read("/resource/stats/admin/month")).json())
+        return list((await self._get_reply("/resource/stats/admin/month")).json())

@@ -6,7 +6,7 @@ from ai.backend.client.func.base import NamedObjects
 
 
 class AsyncKeypairResourcePolicy(NamedObjects):
-    """``api_session.KeypairResourcePolicy``: resource limits of keypairs."""
+    """Manages resource limits of keypairs (``api_session.KeypairResourcePolicy``)."""
 
     noun = "keypair_resource_policy"
     plural = "keypair_resource_policies"
@@ -21,7 +21,7 @@ class AsyncKeypairResourcePolicy(NamedObjects):
 
 
 class AsyncUserResourcePolicy(NamedObjects):
-    """``api_session.UserResourcePolicy``: storage limits of users.
+    """Manages storage limits of users (``api_session.UserResourcePolicy``).
 
     ``props``: ``max_vfolder_count`` (0: any number) and ``max_quota_scope_size`` in bytes (-1: no limit).
     """
@@ -33,7 +33,7 @@ class AsyncUserResourcePolicy(NamedObjects):
 
 
 class AsyncProjectResourcePolicy(AsyncUserResourcePolicy):
-    """``api_session.ProjectResourcePolicy``: storage limits of groups, with the same ``props``."""
+    """Manages storage limits of groups, with the same ``props`` (``api_session.ProjectResourcePolicy``)."""
 
     noun = "project_resource_policy"
     plural = "project_resource_policies"
@@ -41,8 +41,11 @@ class AsyncProjectResourcePolicy(AsyncUserResourcePolicy):
 
 
 class AsyncResourcePreset(NamedObjects):
-    """``api_session.ResourcePreset``: ``resource_slots`` is a map, ``shared_memory`` a size such as ``64m`` (0: none),
-    ``device_requests`` a list of expressions, alternatives of what its devices must be."""
+    """Manages resource presets (``api_session.ResourcePreset``).
+
+    ``resource_slots`` is a map, ``shared_memory`` a size such as ``64m`` (0: none), ``device_requests`` a list of
+    expressions, alternatives of what its devices must be.
+    """
 
     noun = "resource_preset"
     plural = "resource_presets"

@@ -32,31 +32,35 @@ class AsyncScalingGroup(NamedObjects):
         await super().create(name, **{"driver": "static", "scheduler": "fifo", "is_public": True, **props})
 
     async def associate_domain(self, scaling_group: str, domain: str) -> None:
-        await self._link("associate_scaling_group_with_domain", scaling_group, domain=("String!", domain))
+        await self._change_link("associate_scaling_group_with_domain", scaling_group, domain=("String!", domain))
 
     async def dissociate_domain(self, scaling_group: str, domain: str) -> None:
-        await self._link("disassociate_scaling_group_with_domain", scaling_group, domain=("String!", domain))
+        await self._change_link("disassociate_scaling_group_with_domain", scaling_group, domain=("String!", domain))
 
     async def dissociate_all_domain(self, domain: str) -> None:
-        await self._link("disassociate_all_scaling_groups_with_domain", None, domain=("String!", domain))
+        await self._change_link("disassociate_all_scaling_groups_with_domain", None, domain=("String!", domain))
 
     async def associate_group(self, scaling_group: str, group_id: UUID | str) -> None:
         group_argument = ("UUID!", str(group_id))
-        await self._link("associate_scaling_group_with_user_group", scaling_group, user_group=group_argument)
+        await self._change_link("associate_scaling_group_with_user_group", scaling_group, user_group=group_argument)
 
     async def dissociate_group(self, scaling_group: str, group_id: UUID | str) -> None:
         group_argument = ("String!", str(group_id))
-        await self._link("disassociate_scaling_group_with_user_group", scaling_group, user_group=group_argument)
+        await self._change_link("disassociate_scaling_group_with_user_group", scaling_group, user_group=group_argument)
 
     async def dissociate_all_group(self, group_id: UUID | str) -> None:
         group_argument = ("UUID!", str(group_id))
-        await self._link("disassociate_all_scaling_groups_with_group", None, user_group=group_argument)
+        await self._change_link("disassociate_all_scaling_groups_with_group", None, user_group=group_argument)
 
     async def associate_keypair(self, scaling_group: str, access_key: str) -> None:
-        await self._link("associate_scaling_group_with_keypair", scaling_group, access_key=("String!", access_key))
+        await self._change_link(
+            "associate_scaling_group_with_keypair", scaling_group, access_key=("String!", access_key)
+        )
 
     async def dissociate_keypair(self, scaling_group: str, access_key: str) -> None:
-        await self._link("disassociate_scaling_group_with_keypair", scaling_group, access_key=("String!", access_key))
+        await self._change_link(
+            "disassociate_scaling_group_with_keypair", scaling_group, access_key=("String!", access_key)
+        )
 
-    async def _link(self, root: str, scaling_group: str | None, **target: tuple[str, Any]) -> None:
+    async def _change_link(self, root: str, scaling_group: str | None, **target: tuple[str, Any]) -> None:
         await self._admin.mutate(root, {**target, "scaling_group": ("String!", scaling_group)})

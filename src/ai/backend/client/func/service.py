@@ -15,7 +15,7 @@ from uuid import UUID
 from ai.backend.client.func.admin import PaginatedResult, Paging
 from ai.backend.client.func.base import Area
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import segment
+from ai.backend.client.wire import encode_segment
 
 SERVICE_FIELDS = (
     "endpoint_id", "name", "status", "image", "domain", "project", "resource_group", "resource_slots", "url", "model",
@@ -92,8 +92,8 @@ class AsyncService(Area):
     async def info(self, fields: Sequence[str] = ()) -> dict[str, Any]:
         """Returns the endpoint's fields of GraphQL; ``url`` is None before a replica was ready."""
         endpoint_id = str(await self.endpoint_id())
-        selected = fields or SERVICE_FIELDS
-        return dict(await self._admin.select("endpoint", selected, endpoint_id=("UUID!", endpoint_id)))
+        selected_fields = fields or SERVICE_FIELDS
+        return dict(await self._admin.select("endpoint", selected_fields, endpoint_id=("UUID!", endpoint_id)))
 
     async def scale(self, to: int) -> dict[str, Any]:
         """Changes the desired number of replicas; returns before they are running."""
@@ -105,8 +105,8 @@ class AsyncService(Area):
 
         ``clear`` names fields that get the value which they have in a creation without them; None leaves a field.
         """
-        given = {name: value for name, value in changes.items() if value is not None}
-        return await self._change("PATCH", self._path(), given | dict.fromkeys(clear))
+        changed_fields = {name: value for name, value in changes.items() if value is not None}
+        return await self._change("PATCH", self._path(), changed_fields | dict.fromkeys(clear))
 
     async def rollback(self) -> dict[str, Any]:
         """Rolls back the revision that is being rolled out."""
@@ -130,12 +130,12 @@ class AsyncService(Area):
 
     async def update_traffic_ratio(self, target_route_id: UUID | str, new_ratio: float) -> dict[str, Any]:
         """Changes the weight of a replica among those of its revision."""
-        path = self._path(f"/routings/{segment(str(target_route_id))}")
+        path = self._path(f"/routings/{encode_segment(str(target_route_id))}")
         return await self._change("PUT", path, {"traffic_ratio": new_ratio})
 
     async def downscale_single_route(self, target_route_id: UUID | str) -> dict[str, Any]:
         """Ends one replica, and lowers the desired number by one."""
-        return await self._change("DELETE", self._path(f"/routings/{segment(str(target_route_id))}"))
+        return await self._change("DELETE", self._path(f"/routings/{encode_segment(str(target_route_id))}"))
 
     async def history(self, *, limit: int = 100, offset: int = 0) -> list[dict[str, Any]]:
         """Returns the changes of the endpoint with their reasons, newest first."""
@@ -173,18 +173,18 @@ class AsyncService(Area):
 
     async def modify_scaling_rule(self, rule_id: UUID | str, **changes: Any) -> dict[str, Any]:
         """Changes fields of a rule; returns the rule."""
-        return await self._change("PATCH", self._path(f"/scaling/rules/{segment(str(rule_id))}"), changes)
+        return await self._change("PATCH", self._path(f"/scaling/rules/{encode_segment(str(rule_id))}"), changes)
 
     async def remove_scaling_rule(self, rule_id: UUID | str) -> dict[str, Any]:
         """Removes a rule."""
-        return await self._change("DELETE", self._path(f"/scaling/rules/{segment(str(rule_id))}"))
+        return await self._change("DELETE", self._path(f"/scaling/rules/{encode_segment(str(rule_id))}"))
 
     def _path(self, operation: str = "") -> str:
         return f"/services/{quote(self.name, safe='')}{operation}"
 
 
 class AsyncServices(Area):
-    """``api_session.Service``: creates, tries and lists services. Call it with a name or id for a handle."""
+    """Creates, tries and lists services (``api_session.Service``). Called with a name or id, returns a handle."""
 
     def __call__(self, name: UUID | str) -> AsyncService:
         return AsyncService(self._transport, name)
@@ -193,17 +193,17 @@ class AsyncServices(Area):
         self, image: str, model_id_or_name: str, initial_session_count: int = 1, **options: Unpack[ServiceOptions]
     ) -> AsyncService:
         """Creates a service of a model folder, or of an artifact as ``artifact:NAME``; returns before it is ready."""
-        body = self._creation(image, model_id_or_name, initial_session_count, options)
+        body = self._creation_body(image, model_id_or_name, initial_session_count, options)
         endpoint = await self._change("POST", "/services", body)
         return AsyncService(self._transport, str(endpoint["endpoint_id"]))
 
     async def try_start(self, image: str, model_id_or_name: str, **options: Unpack[ServiceOptions]) -> dict[str, Any]:
         """Starts one replica, probes it and ends it in a background task; returns its ``task_id``."""
-        return await self._change("POST", "/services/_/try", self._creation(image, model_id_or_name, 1, options))
+        return await self._change("POST", "/services/_/try", self._creation_body(image, model_id_or_name, 1, options))
 
     async def list(self, *, name: str | None = None) -> Sequence[dict[str, Any]]:
         """Returns the endpoints that you see, newest first."""
-        return [*(await self._read("/services", name=name)).json()]
+        return [*(await self._get_reply("/services", name=name)).json()]
 
     async def usage(
         self, *, by: str = "endpoint", since: int | None = None, until: int | None = None
@@ -219,7 +219,7 @@ class AsyncServices(Area):
         """Returns a page of the endpoints that you see."""
         return await self._admin.fetch_page("endpoint_list", fields or LIST_FIELDS, {}, **paging)
 
-    def _creation(self, image: str, model: str, count: int, options: ServiceOptions) -> dict[str, Any]:
+    def _creation_body(self, image: str, model: str, count: int, options: ServiceOptions) -> dict[str, Any]:
         config = self._transport.config
         is_public = options.get("open_to_public", options.get("expose_to_public", False))
         body: dict[str, Any] = {
@@ -247,14 +247,14 @@ class AsyncServices(Area):
             },
         }
         # Older servers do not know these: they are sent only if they say something.
-        extra = {name: options.get(name) for name in ("runtime_variant", "port", "policy")}
-        body |= {name: value for name, value in extra.items() if value is not None}
+        optional_fields = {name: options.get(name) for name in ("runtime_variant", "port", "policy")}
+        body |= {name: value for name, value in optional_fields.items() if value is not None}
         for name in ("model_definition_path", "model_name", "claim"):
             if options.get(name):
                 body["config"][name] = options[name]
-        devices = {
+        device_fields = {
             "variant_requirements": options.get("variant_requirements"),
             "device_requests": options.get("device_requests"),
         }
-        body["config"] |= {name: [*texts] for name, texts in devices.items() if texts}
+        body["config"] |= {name: [*expressions] for name, expressions in device_fields.items() if expressions}
         return body

@@ -18,7 +18,7 @@ from ai.backend.client.func.base import Area
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.portal import Blocking
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, Reply, new_token, segment
+from ai.backend.client.wire import Call, Reply, encode_segment, new_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,54 +59,54 @@ class AsyncComputeSession(Area):
         self.service_ports: list[dict[str, Any]] = []
 
     def _path(self, operation: str = "") -> str:
-        return f"/session/{segment(str(self.id or self.name))}{operation}"
+        return f"/session/{encode_segment(str(self.id or self.name))}{operation}"
 
-    def _owner(self, **params: str) -> dict[str, str]:
+    def _owner_params(self, **params: str) -> dict[str, str]:
         return {**({"owner_access_key": self.owner_access_key} if self.owner_access_key else {}), **params}
 
-    async def _act(
+    async def _send_change(
         self, method: str, operation: str = "", *, json: Any = None, form: Any = None, **params: str
     ) -> Reply:
         """Sends a change of the session; a client token lets the server recognize repetitions."""
-        path, query = self._path(operation), self._owner(**params)
+        path, query = self._path(operation), self._owner_params(**params)
         call = Call(method=method, path=path, params=query, json=json, form=form, repeatable=True, token=new_token())
         return await self._transport.request(call)
 
     async def get_info(self) -> dict[str, Any]:
         """Returns the details of the session."""
-        return await self._get(self._path(), **self._owner())
+        return await self._get(self._path(), **self._owner_params())
 
     async def get_logs(self, kernel: str | None = None) -> str:
         """Returns the console log of the session's main kernel, or of the kernel with this host name or id."""
-        answer = await self._get(self._path("/logs"), **self._owner(), kernel=kernel)
-        result = answer.get("result")
-        return str(result.get("logs") or "") if isinstance(result, dict) else ""
+        reply = await self._get(self._path("/logs"), **self._owner_params(), kernel=kernel)
+        log_document = reply.get("result")
+        return str(log_document.get("logs") or "") if isinstance(log_document, dict) else ""
 
     async def processes(self) -> list[dict[str, Any]]:
         """Returns the busiest processes now: ``kernel``, ``pid``, ``command`` and ``metrics`` by name."""
-        answer = await self._get(self._path("/processes"), **self._owner())
-        return [dict(row) for row in answer.get("result") or []]
+        reply = await self._get(self._path("/processes"), **self._owner_params())
+        return [dict(process) for process in reply.get("result") or []]
 
     async def status_history(self) -> dict[str, Any]:
         """Returns the time (ISO 8601) at which the session entered each status, in order."""
-        answer = await self._get(self._path("/status-history"), **self._owner())
-        return dict(answer.get("result") or {})
+        reply = await self._get(self._path("/status-history"), **self._owner_params())
+        return dict(reply.get("result") or {})
 
     get_status_history = status_history
 
     async def explain(self) -> dict[str, Any]:
         """Returns why the session waits: ``verdict``, ``reason``, ``message``, its ``position`` in the queue, what it
         lacks and who holds that."""
-        return await self._get(self._path("/explain"), **self._owner())
+        return await self._get(self._path("/explain"), **self._owner_params())
 
     async def report(self) -> dict[str, Any]:
         """Returns all about the session, for administrators: ``life``, ``decision``, ``errors``, ``kernels``, and the
         ``logs`` of the manager and its agents; ``unreachable`` are agents that did not return theirs."""
-        return await self._get(self._path("/report"), **self._owner())
+        return await self._get(self._path("/report"), **self._owner_params())
 
     async def metric_history(self, span: str = "hour") -> dict[str, Any]:
         """Returns what each kernel used in the last ``hour`` (by 5 s) or ``day`` (by minutes), by metric."""
-        return await self._get(self._path("/metrics/history"), **self._owner(), span=span)
+        return await self._get(self._path("/metrics/history"), **self._owner_params(), span=span)
 
     async def detail(self, fields: Sequence[str] = LIST_FIELDS) -> dict[str, Any] | None:
         """Returns the session's GraphQL object with these fields, or None."""
@@ -118,44 +118,48 @@ class AsyncComputeSession(Area):
         """Returns the session's id, which is requested by name if it is unknown."""
         if self.id is None:
             info = await self.get_info()
-            own_id = _as_uuid(str(info.get("id") or info.get("sessionId") or info.get("session_id") or ""))
-            if own_id is None:
+            session_id = _as_uuid(str(info.get("id") or info.get("sessionId") or info.get("session_id") or ""))
+            if session_id is None:
                 raise UnusableReply("the server does not tell the id of the session")
-            self.id = own_id
+            self.id = session_id
         return self.id
 
     async def destroy(self, *, forced: bool = False, recursive: bool = False) -> dict[str, Any]:
         """Ends the session (PENDING ones are cancelled); returns its last statistics, if any."""
         params = {**({"forced": "true"} if forced else {}), **({"recursive": "true"} if recursive else {})}
-        return (await self._act("DELETE", **params)).object()
+        return (await self._send_change("DELETE", **params)).object()
 
     async def restart(self) -> None:
         """Restarts in place: same devices, same home, fresh processes."""
-        await self._act("PATCH")
+        await self._send_change("PATCH")
 
     async def rename(self, new_name: str) -> None:
-        await self._act("POST", "/rename", name=new_name)
+        await self._send_change("POST", "/rename", name=new_name)
         self.name = new_name
 
     async def commit(self) -> dict[str, Any]:
         """Begins to make an archive of the session on its agent; returns ``bgtask_id`` and ``path`` (03-18)."""
-        return (await self._act("POST", "/commit")).object()
+        return (await self._send_change("POST", "/commit")).object()
 
     async def imagify(self, image_name: str) -> dict[str, Any]:
         """Begins to push an image of the session, for its owner; returns ``bgtask_id`` and the name as ``path``."""
-        call = Call(method="POST", path=self._path("/imagify"), params=self._owner(), json={"image_name": image_name})
+        call = Call(
+            method="POST", path=self._path("/imagify"), params=self._owner_params(), json={"image_name": image_name}
+        )
         return (await self._transport.request(call)).object()
 
     async def interrupt(self) -> None:
         """Interrupts the running code, as Ctrl-C does."""
-        await self._act("POST", "/interrupt")
+        await self._send_change("POST", "/interrupt")
 
     async def complete(self, code: str, opts: Mapping[str, Any] | None = None) -> list[str]:
         """Returns completions at the end of ``code``, or as ``opts`` says (row, col, line, post; spec 03-08)."""
         *lines_before, last_line = code.split("\n")
-        position = {"row": len(lines_before), "col": len(last_line), "line": last_line, "post": ""}
-        body = {"code": code, "options": {**position, **(opts or {})}}
-        call = Call(method="POST", path=self._path("/complete"), params=self._owner(), json=body, repeatable=True)
+        default_options = {"row": len(lines_before), "col": len(last_line), "line": last_line, "post": ""}
+        body = {"code": code, "options": {**default_options, **(opts or {})}}
+        call = Call(
+            method="POST", path=self._path("/complete"), params=self._owner_params(), json=body, repeatable=True
+        )
         result = (await self._transport.request(call)).object().get("result") or []
         return list(result.get("completions") or result.get("matches") or () if isinstance(result, dict) else result)
 
@@ -178,7 +182,7 @@ class AsyncComputeSession(Area):
         body: dict[str, Any] = {"mode": mode, "code": code or "", "runId": run_id or uuid.uuid4().hex[:16]}
         if mode == "batch":
             body["options"] = batch_options(opts)
-        result = (await self._act("POST", json=body)).object().get("result")
+        result = (await self._send_change("POST", json=body)).object().get("result")
         if not isinstance(result, dict):
             raise UnusableReply("the server's answer has no result")
         return result
@@ -195,11 +199,16 @@ class AsyncComputeSession(Area):
 
         ``answer`` returns the input that the options of a ``waiting-input`` ask for.
         """
-        step: dict[str, Any] = {"mode": mode, "code": code, "runId": uuid.uuid4().hex[:16]}
+        request_body: dict[str, Any] = {"mode": mode, "code": code, "runId": uuid.uuid4().hex[:16]}
         if mode == "batch":
-            step["options"] = batch_options(opts)
+            request_body["options"] = batch_options(opts)
         while True:
-            call = Call(method="POST", path=self._path(), params=self._owner(), json={**step, "flushSeconds": _FLUSH_S})
+            call = Call(
+                method="POST",
+                path=self._path(),
+                params=self._owner_params(),
+                json={**request_body, "flushSeconds": _FLUSH_S},
+            )
             result = (await self._transport.request(call)).object().get("result")
             if not isinstance(result, dict):
                 raise UnusableReply("the server's answer has no result")
@@ -207,9 +216,9 @@ class AsyncComputeSession(Area):
             status = result.get("status")
             if status in {"finished", "exec-timeout"}:
                 return
-            step = {"mode": "continue", "code": "", "runId": step["runId"]}
+            request_body = {"mode": "continue", "code": "", "runId": request_body["runId"]}
             if status == "waiting-input":
-                step |= {"mode": "input", "code": await answer(result.get("options") or {})}
+                request_body |= {"mode": "input", "code": await answer(result.get("options") or {})}
 
     @asynccontextmanager
     async def stream_execute(
@@ -222,7 +231,7 @@ class AsyncComputeSession(Area):
         if mode not in {"query", "batch"}:
             raise BackendClientError(f"mode is {mode!r}: a stream starts with query or batch")
         path = f"/stream/session/{await self.resolve_id()}/execute"
-        async with self._transport.websocket(path, self._owner()) as socket:
+        async with self._transport.websocket(path, self._owner_params()) as socket:
             options = batch_options(opts) if mode == "batch" else {}
             await socket.send_json({"code": code if mode == "query" else "", "mode": mode, "options": options})
             yield ExecuteStream(socket)
@@ -234,7 +243,7 @@ class AsyncComputeSession(Area):
         from ai.backend.client.streams import PtyStream
 
         path = f"/stream/session/{await self.resolve_id()}/pty"
-        async with self._transport.websocket(path, self._owner(rows=str(rows), cols=str(cols))) as socket:
+        async with self._transport.websocket(path, self._owner_params(rows=str(rows), cols=str(cols))) as socket:
             yield PtyStream(socket)
 
     @asynccontextmanager
@@ -256,7 +265,7 @@ class AsyncComputeSession(Area):
 
         path = f"/stream{self._path('/exec')}"
         request = {"command": list(command), "tty": tty, "rows": size[0], "cols": size[1], "env": dict(env or {})}
-        async with self._transport.websocket(path, self._owner(), for_bytes=True) as socket:
+        async with self._transport.websocket(path, self._owner_params(), for_bytes=True) as socket:
             await socket.send_json({**request, "cwd": cwd, "kernel": kernel})
             yield ProgramStream(socket)
 
@@ -274,11 +283,11 @@ class AsyncComputeSession(Area):
         ``login_session_token`` is ignored, as the manual says.
         """
         body = {"app": app, "port": port, "envs": dict(envs or {}), "arguments": dict(arguments or {})}
-        return (await self._act("POST", "/start-service", json=body)).object()
+        return (await self._send_change("POST", "/start-service", json=body)).object()
 
     async def stream_app_info(self) -> list[dict[str, Any]]:
         """Returns the services of the session: ``name``, ``protocol``, ``ports`` and further properties."""
-        apps = (await self._read(f"/stream{self._path('/apps')}", **self._owner())).json()
+        apps = (await self._get_reply(f"/stream{self._path('/apps')}", **self._owner_params())).json()
         if not isinstance(apps, list):
             raise UnusableReply("the server does not list the services of the session")
         return [dict(app) for app in apps]
@@ -302,7 +311,7 @@ class AsyncComputeSession(Area):
         from ai.backend.client.tunnels import AppStream, tunnel_query
 
         path = f"/stream{self._path('/tcpproxy')}"
-        query = self._owner(**tunnel_query(app, port, envs, arguments))
+        query = self._owner_params(**tunnel_query(app, port, envs, arguments))
         async with self._transport.websocket(path, query, for_bytes=True) as socket:
             yield AppStream(socket)
 
@@ -334,7 +343,7 @@ class AsyncComputeSession(Area):
 
         from ai.backend.client.events import NOW, follow
 
-        session_query = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
+        session_query = {"sessionId": str(self.id)} if self.id else self._owner_params(sessionName=self.name)
         params = {**session_query, "scope": scope}
         async for event in follow(self._transport, "/events/session", params, after=NOW, opened=opened):
             yield event
@@ -346,10 +355,10 @@ class AsyncComputeSession(Area):
 
         Raises BackendClientError if the directory cannot be read.
         """
-        answer = (await self._read(self._path("/files"), {"path": path}, **self._owner())).object()
-        if answer.get("errors"):
-            raise BackendClientError(f"cannot list {path}: {str(answer['errors']).strip()}")
-        files = answer.get("files") or "[]"
+        reply = (await self._get_reply(self._path("/files"), {"path": path}, **self._owner_params())).object()
+        if reply.get("errors"):
+            raise BackendClientError(f"cannot list {path}: {str(reply['errors']).strip()}")
+        files = reply.get("files") or "[]"
         return list(json.loads(files)) if isinstance(files, str) else list(files)
 
     async def upload(
@@ -371,8 +380,10 @@ class AsyncComputeSession(Area):
         from ai.backend.client.multipart import upload_form
 
         files = list(contents.items())
-        for start in range(0, len(files), UPLOAD_BATCH):
-            await self._act("POST", "/upload", form=partial(upload_form, files[start : start + UPLOAD_BATCH]))
+        for batch_start in range(0, len(files), UPLOAD_BATCH):
+            await self._send_change(
+                "POST", "/upload", form=partial(upload_form, files[batch_start : batch_start + UPLOAD_BATCH])
+            )
 
     async def download(self, files: Sequence[str], dest: str | os.PathLike[str] = ".") -> list[Path]:
         """Fetches files of the session into the directory ``dest``; returns the paths that were written."""
@@ -383,7 +394,7 @@ class AsyncComputeSession(Area):
         written_paths: list[Path] = []
         for batch_start in range(0, len(files), DOWNLOAD_BATCH):
             body, path = {"files": list(files[batch_start : batch_start + DOWNLOAD_BATCH])}, self._path("/download")
-            call = Call(method="GET", path=path, params=self._owner(), json=body, repeatable=True)
+            call = Call(method="GET", path=path, params=self._owner_params(), json=body, repeatable=True)
             async with self._transport.stream(call) as response:
                 async for archive in tar_parts(response):
                     written_paths += extract(io.BytesIO(archive), Path(dest))
@@ -391,7 +402,7 @@ class AsyncComputeSession(Area):
 
 
 class AsyncComputeSessions(Area):
-    """``api_session.ComputeSession``: finds, lists and creates sessions. Call it with a name or id for a handle."""
+    """Finds, lists and creates sessions (``api_session.ComputeSession``). Called with a name, returns a handle."""
 
     def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncComputeSession:
         return AsyncComputeSession(self._transport, name, owner_access_key)
@@ -416,14 +427,14 @@ class AsyncComputeSessions(Area):
 
     async def create(self, call: Call) -> AsyncComputeSession:
         """Creates a session by a call of :func:`creation_call`."""
-        answer = (await self._transport.request(call)).object()
+        reply = (await self._transport.request(call)).object()
         session = AsyncComputeSession(self._transport, call.json["name"], call.json["owner_access_key"])
-        session.id = _as_uuid(str(answer.get("sessionId", "")))
+        session.id = _as_uuid(str(reply.get("sessionId", "")))
         if session.id is None:
             raise UnusableReply("the server's answer has no sessionId")
-        session.created = bool(answer.get("created", True))
-        session.status = str(answer.get("status", "RUNNING"))
-        session.service_ports = list(answer.get("servicePorts") or [])
+        session.created = bool(reply.get("created", True))
+        session.status = str(reply.get("status", "RUNNING"))
+        session.service_ports = list(reply.get("servicePorts") or [])
         return session
 
     async def paginated_list(

@@ -17,7 +17,7 @@ Kind = Literal["session", "cluster"]
 
 
 class AsyncSessionTemplate(Area):
-    """``api_session.SessionTemplate``: templates of sessions, or with ``kind`` of clusters."""
+    """Manages templates of sessions, or with ``kind`` of clusters (``api_session.SessionTemplate``)."""
 
     async def create(self, payload: str, *, group: str | None = None, kind: Kind = "session") -> list[str]:
         """Stores the templates of a text in YAML or JSON; returns their ids."""
@@ -30,11 +30,11 @@ class AsyncSessionTemplate(Area):
 
     async def paginated_list(self, *, everybodys: bool = False, kind: Kind = "session") -> list[dict[str, Any]]:
         """Returns the caller's templates; with ``everybodys`` also visible ones of others."""
-        return list((await self._read(f"/template/{kind}", all="true" if everybodys else None)).json())
+        return list((await self._get_reply(f"/template/{kind}", all="true" if everybodys else None)).json())
 
     async def get(self, template_id: str, *, form: Literal["yaml", "json"] = "yaml", kind: Kind = "session") -> str:
         """Returns the text of a template."""
-        return (await self._read(f"/template/{kind}/{template_id}", format=form)).body.decode()
+        return (await self._get_reply(f"/template/{kind}/{template_id}", format=form)).body.decode()
 
     async def update(self, template_id: str, payload: str, *, kind: Kind = "session") -> None:
         """Replaces the text of a template."""
@@ -60,12 +60,14 @@ class AsyncSessionTemplate(Area):
         ``variant_requirements`` and ``device_requests`` say what its devices must be, as in
         :class:`ai.backend.client.func.creation.CreateOptions`, in place of the template's; an empty list is none.
         """
-        verb = "create-cluster" if kind == "cluster" else "create-from-template"
-        devices = {"variant_requirements": variant_requirements, "device_requests": device_requests}
-        given = {name: list(texts) for name, texts in devices.items() if texts is not None}
-        if given:
-            fields["config"] = {**(fields.get("config") or {}), **given}
-        return await self._send("POST", f"/session/_/{verb}", {"template_id": template_id, **fields})
+        operation = "create-cluster" if kind == "cluster" else "create-from-template"
+        device_fields = {"variant_requirements": variant_requirements, "device_requests": device_requests}
+        given_fields = {
+            name: list(expressions) for name, expressions in device_fields.items() if expressions is not None
+        }
+        if given_fields:
+            fields["config"] = {**(fields.get("config") or {}), **given_fields}
+        return await self._send("POST", f"/session/_/{operation}", {"template_id": template_id, **fields})
 
 
 class DotfileOwner(TypedDict, total=False):
@@ -76,7 +78,7 @@ class DotfileOwner(TypedDict, total=False):
 
 
 class AsyncDotfile(Area):
-    """``api_session.Dotfile``: small files in the home directory of sessions."""
+    """Manages dotfiles, small files in the home directory of sessions (``api_session.Dotfile``)."""
 
     async def create(self, path: str, data: str, permission: str = "755", **owner: Unpack[DotfileOwner]) -> None:
         """Stores a new dotfile; it is in sessions that start from now on."""
@@ -101,13 +103,13 @@ class AsyncDotfile(Area):
 
     async def _request(self, method: str, owner: DotfileOwner, fields: dict[str, str]) -> Any:
         owner_fields = {name: str(value) for name, value in owner.items() if value is not None}
-        scope = next((name for name in ("group", "domain") if name in owner_fields), "user")
-        parameters, has_body = {**fields, **owner_fields}, method in ("POST", "PATCH")
+        owner_kind = next((name for name in ("group", "domain") if name in owner_fields), "user")
+        request_fields, has_body = {**fields, **owner_fields}, method in ("POST", "PATCH")
         call = Call(
             method=method,
-            path=f"/{scope}-config/dotfiles",
-            json=parameters if has_body else None,
-            params=None if has_body else parameters,
+            path=f"/{owner_kind}-config/dotfiles",
+            json=request_fields if has_body else None,
+            params=None if has_body else request_fields,
             repeatable=not has_body,
         )
         return (await self._transport.request(call)).json()

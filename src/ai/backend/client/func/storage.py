@@ -15,7 +15,7 @@ _SCOPE_ARGUMENTS = "storage_host_name: $host, quota_scope_id: $scope"
 
 
 class AsyncStorage(Area):
-    """``api_session.Storage``: the volumes of the cluster, for superadmins."""
+    """Lists the volumes of the cluster, for superadmins (``api_session.Storage``)."""
 
     async def paginated_list(
         self, *, fields: Sequence[str] = VOLUME_FIELDS, **paging: Unpack[Paging]
@@ -37,7 +37,10 @@ class AsyncStorage(Area):
 
 
 class AsyncQuotaScope(Area):
-    """``api_session.QuotaScope``: ``host`` is ``proxy:volume``, ``scope`` is ``user:<uuid>`` or ``project:<uuid>``."""
+    """Reads and sets storage limits of quota scopes (``api_session.QuotaScope``).
+
+    ``host`` is ``proxy:volume``, and ``scope`` is ``user:<uuid>`` or ``project:<uuid>``.
+    """
 
     async def get(self, host: str, scope: str) -> dict[str, Any]:
         """Returns ``usage_bytes``, ``usage_count``, ``hard_limit_bytes`` (None: no limit) and ``enforcement``.

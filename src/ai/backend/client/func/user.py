@@ -21,7 +21,7 @@ KEYPAIR_FIELDS = (
 
 
 class AsyncUser(Objects):
-    """``api_session.User``; an e-mail address names a user.
+    """Manages users by their e-mail addresses (``api_session.User``).
 
     ``props``: username, full_name, role, status (``active``, ``inactive``, ``deleted``, ``before-verification``),
     need_password_change, description, domain_name, group_ids, resource_policy, main_access_key, password,
@@ -63,7 +63,7 @@ class AsyncUser(Objects):
 
 
 class AsyncKeyPair(Objects):
-    """``api_session.KeyPair``; an access key names a keypair.
+    """Manages keypairs by their access keys (``api_session.KeyPair``).
 
     ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number),
     allowed_client_ip (a list of networks beside those of the user; empty: from anywhere).
@@ -76,14 +76,14 @@ class AsyncKeyPair(Objects):
     async def create(self, user_id: str, /, **props: Any) -> dict[str, Any]:
         """Creates a keypair for a user (e-mail address); returns ``access_key`` and, this once, ``secret_key``."""
         arguments, selection = {"user_id": ("String!", user_id)}, "keypair { access_key secret_key }"
-        answer = await self._admin.mutate("create_keypair", arguments, self.inputs[0], props, result=selection)
-        return dict(answer["keypair"])
+        reply = await self._admin.mutate("create_keypair", arguments, self.inputs[0], props, result=selection)
+        return dict(reply["keypair"])
 
     async def rotate(self, access_key: str) -> dict[str, Any]:
         """Gives a keypair a new secret; returns ``access_key`` and, this once, ``secret_key``."""
         arguments, selection = {"access_key": ("String!", access_key)}, "keypair { access_key secret_key }"
-        answer = await self._admin.mutate("rotate_keypair", arguments, result=selection)
-        return dict(answer["keypair"])
+        reply = await self._admin.mutate("rotate_keypair", arguments, result=selection)
+        return dict(reply["keypair"])
 
     async def activate(self, access_key: str) -> None:
         await self.update(access_key, is_active=True)
@@ -113,7 +113,7 @@ class AsyncKeyPair(Objects):
 
 
 class AsyncAuth(Area):
-    """``api_session.Auth``: passwords, one-time passwords, keypairs and SSH keys of the caller."""
+    """Manages passwords, one-time passwords, keypairs and SSH keys of the caller (``api_session.Auth``)."""
 
     async def authorize(self, user_id: str, password: str, *, otp: str | None = None) -> dict[str, Any]:
         """Returns the keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``.

@@ -24,12 +24,12 @@ from ai.backend.client.transfer import (
     Ticket,
     UploadRecord,
     collect,
-    in_parallel,
-    inside,
+    path_inside,
+    run_in_parallel,
     state_directory,
 )
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import segment
+from ai.backend.client.wire import encode_segment
 
 LIST_FIELDS = (
     "id", "name", "status", "host", "usage_mode", "permission", "ownership_type", "user", "group", "creator",
@@ -46,7 +46,7 @@ class AsyncVFolder(Area):
         self.name = str(name)
 
     def _path(self, operation: str = "") -> str:
-        return f"/folders/{segment(self.name)}{operation}"
+        return f"/folders/{encode_segment(self.name)}{operation}"
 
     # ---- the folder ----
 
@@ -101,8 +101,8 @@ class AsyncVFolder(Area):
 
     async def invite(self, perm: str, emails: Sequence[str]) -> list[str]:
         """Offers the folder to other users; returns the addresses that were not invited before."""
-        answer = await self._change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)})
-        return list(answer.get("invited_ids") or ())
+        reply = await self._change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)})
+        return list(reply.get("invited_ids") or ())
 
     async def share(self, perm: str, emails: Sequence[str]) -> list[str]:
         """Sets what single members of a group may do with the group's folder."""
@@ -111,8 +111,8 @@ class AsyncVFolder(Area):
 
     async def unshare(self, emails: Sequence[str]) -> list[str]:
         """Removes the permission that :meth:`share` set for single members."""
-        answer = await self._change("DELETE", self._path("/unshare"), {"emails": list(emails)})
-        return list(answer.get("unshared_emails") or ())
+        reply = await self._change("DELETE", self._path("/unshare"), {"emails": list(emails)})
+        return list(reply.get("unshared_emails") or ())
 
     async def leave(self, shared_user_uuid: str | None = None) -> None:
         """Ends the share of the caller, or of another user for owners."""
@@ -122,16 +122,16 @@ class AsyncVFolder(Area):
 
     async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
         """Returns the entries of a directory: ``name``, ``type``, ``size``, ``mode``, ``created``, ``modified``."""
-        return [item async for item in self.iterate_files(path)]
+        return [entry async for entry in self.iterate_files(path)]
 
     async def iterate_files(self, path: str = ".") -> AsyncIterator[dict[str, Any]]:
         """Yields the entries of :meth:`list_files` page by page, however large the directory is."""
         cursor: str | None = None
         while True:
-            answer = await self._get(self._path("/files"), path=path, limit=_PAGE_SIZE, cursor=cursor)
-            for item in answer.get("items") or json.loads(answer.get("files") or "[]"):
-                yield dict(item)
-            cursor = answer.get("cursor")
+            reply = await self._get(self._path("/files"), path=path, limit=_PAGE_SIZE, cursor=cursor)
+            for entry in reply.get("items") or json.loads(reply.get("files") or "[]"):
+                yield dict(entry)
+            cursor = reply.get("cursor")
             if cursor is None:
                 return
 
@@ -160,21 +160,21 @@ class AsyncVFolder(Area):
 
     async def request_upload(self, path: str, size: int) -> Ticket:
         """Returns the ticket of a tus upload of ``size`` bytes; an empty file is created at once."""
-        answer = await self._change("POST", self._path("/request-upload"), {"path": path, "size": size})
-        return self._ticket(answer)
+        reply = await self._change("POST", self._path("/request-upload"), {"path": path, "size": size})
+        return self._make_ticket(reply)
 
     async def request_download(self, path: str, *, archive: bool = False) -> Ticket:
         """Returns the ticket to download a file, or with ``archive`` a directory as a zip."""
         body = {"path": path, "archive": archive}
-        return self._ticket(await self._change("POST", self._path("/request-download"), body))
+        return self._make_ticket(await self._change("POST", self._path("/request-download"), body))
 
-    def _ticket(self, answer: Mapping[str, Any]) -> Ticket:
-        url = str(answer["url"])
-        for announced, reachable in self._transport.config.storage_proxy_address_map.items():
-            if (url + "/").startswith(announced.rstrip("/") + "/"):
-                url = reachable.rstrip("/") + url.removeprefix(announced.rstrip("/"))
+    def _make_ticket(self, reply: Mapping[str, Any]) -> Ticket:
+        url = str(reply["url"])
+        for announced_address, reachable_address in self._transport.config.storage_proxy_address_map.items():
+            if (url + "/").startswith(announced_address.rstrip("/") + "/"):
+                url = reachable_address.rstrip("/") + url.removeprefix(announced_address.rstrip("/"))
                 break
-        return Ticket(url, str(answer["token"]))
+        return Ticket(url, str(reply["token"]))
 
     async def upload(
         self,
@@ -202,32 +202,34 @@ class AsyncVFolder(Area):
 
         import asyncio
 
-        collected, directories = await asyncio.to_thread(collect, files, basedir, recursive)
+        path_pairs, directories = await asyncio.to_thread(collect, files, basedir, recursive)
         prefix = PurePosixPath(dst_dir or "")
-        top = prefix.parent if [name for name, _ in collected] == ["."] else prefix
-        new_directories = sorted({str(prefix / name) for name in directories} | {str(top)})
+        top_directory = prefix.parent if [name for name, _ in path_pairs] == ["."] else prefix
+        new_directories = sorted({str(prefix / name) for name in directories} | {str(top_directory)})
         new_directories = [path for path in new_directories if path != "."]
-        for start in range(0, len(new_directories), _PAGE_SIZE):
-            await self.mkdir(new_directories[start : start + _PAGE_SIZE], parents=True, exist_ok=True)
+        for batch_start in range(0, len(new_directories), _PAGE_SIZE):
+            await self.mkdir(new_directories[batch_start : batch_start + _PAGE_SIZE], parents=True, exist_ok=True)
         folder_id = str((await self.info())["id"]) if resume else ""
         transfers = self._transfers()
 
-        async def upload_file(remote: str, local: Path) -> str:
-            path = str(prefix / remote)
-            with local.open("rb") as file:
+        async def upload_file(remote_path: str, local_path: Path) -> str:
+            path = str(prefix / remote_path)
+            with local_path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 await transfers.upload(
                     path,
                     file,
                     status.st_size,
                     lambda: self.request_upload(path, status.st_size),
-                    record=self._upload_record(folder_id, path, local, status) if resume else None,
+                    record=self._upload_record(folder_id, path, local_path, status) if resume else None,
                     chunk_size=chunk_size,
                     progress=progress,
                 )
             return path
 
-        return await in_parallel((upload_file(remote, local) for remote, local in collected), parallel)
+        return await run_in_parallel(
+            (upload_file(remote_path, local_path) for remote_path, local_path in path_pairs), parallel
+        )
 
     def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
         """Returns the record of an upload. An unchanged file to the same place has the same record."""
@@ -257,14 +259,14 @@ class AsyncVFolder(Area):
 
         Raises BackendAPIError if there is no such file, or a directory without ``recursive``.
         """
-        base_folder, top = Path(basedir or "."), PurePosixPath(strip.strip("/"))
+        base_folder, stripped_directory = Path(basedir or "."), PurePosixPath(strip.strip("/"))
         remote_files = [str(PurePosixPath(path.strip("/"))) for path in paths]
 
         def local_path(path: str) -> Path:
-            return inside(base_folder, str(PurePosixPath(path).relative_to(top)))
+            return path_inside(base_folder, str(PurePosixPath(path).relative_to(stripped_directory)))
 
         if recursive:
-            remote_files = [file for path in remote_files for file in await self._files_below(path, local_path)]
+            remote_files = [file for path in remote_files for file in await self._list_files_below(path, local_path)]
         transfers = self._transfers()
 
         async def download_file(path: str) -> Path:
@@ -273,7 +275,7 @@ class AsyncVFolder(Area):
             await transfers.download(path, target, lambda: self.request_download(path), progress=progress)
             return target
 
-        return await in_parallel((download_file(path) for path in remote_files), parallel)
+        return await run_in_parallel((download_file(path) for path in remote_files), parallel)
 
     async def download_archive(
         self, path: str, target: str | os.PathLike[str], *, progress: Progress | None = None
@@ -302,7 +304,7 @@ class AsyncVFolder(Area):
                 raise
             return False  # its parent is missing
 
-    async def _files_below(self, path: str, local_path: Callable[[str], Path]) -> list[str]:
+    async def _list_files_below(self, path: str, local_path: Callable[[str], Path]) -> list[str]:
         """Returns all remote files at or below ``path``. Creates the local directories, including empty ones."""
         if not await self.is_directory(path):
             return [path]
@@ -310,12 +312,14 @@ class AsyncVFolder(Area):
         paths: list[str] = []
         async for entry in self.iterate_files(path or "."):
             entry_path = str(PurePosixPath(path) / entry["name"])
-            paths += await self._files_below(entry_path, local_path) if entry["type"] == "DIRECTORY" else [entry_path]
+            paths += (
+                await self._list_files_below(entry_path, local_path) if entry["type"] == "DIRECTORY" else [entry_path]
+            )
         return paths
 
 
 class AsyncVFolders(Area):
-    """``api_session.VFolder``: finds and makes folders. Call it with a name or id for a handle."""
+    """Finds and creates folders (``api_session.VFolder``). Called with a name or id, returns a handle."""
 
     def __call__(self, name: str | UUID) -> AsyncVFolder:
         return AsyncVFolder(self._transport, name)
@@ -351,7 +355,7 @@ class AsyncVFolders(Area):
     async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
         """Lists the folders that the caller may use, with ``trash`` deleted ones; ``list_all`` is for superadmins."""
         query = {"all": "true" if list_all else None, "trash": "true" if trash else None}
-        return list((await self._read("/folders", **query)).json())
+        return list((await self._get_reply("/folders", **query)).json())
 
     async def paginated_list(
         self,
@@ -374,7 +378,7 @@ class AsyncVFolders(Area):
         return await self._get("/folders/_/all_hosts")
 
     async def list_allowed_types(self) -> Sequence[str]:
-        return list((await self._read("/folders/_/allowed_types")).json())
+        return list((await self._get_reply("/folders/_/allowed_types")).json())
 
     async def delete_by_id(self, folder_id: UUID | str) -> None:
         """Moves a folder into the trash."""
@@ -397,7 +401,7 @@ class AsyncVFolders(Area):
 
     async def update_invitation(self, inv_id: str, perm: str) -> None:
         """Changes the permission that an invitation of the caller offers."""
-        await self._change("POST", f"/folders/invitations/update/{segment(inv_id)}", {"perm": perm})
+        await self._change("POST", f"/folders/invitations/update/{encode_segment(inv_id)}", {"perm": perm})
 
     async def change_ownership(self, vfolder: UUID | str, user_email: str) -> None:
         """Gives a user's folder to another user; for superadmins."""

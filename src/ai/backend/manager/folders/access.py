@@ -141,7 +141,7 @@ class FolderFinder:
             raise Conflict(describe_status(access.folder.name, status), data={"status": status.value})
         if to_control and not access.controls:
             raise Forbidden(f"Only the owner of {access.folder.name!r} may do this.")
-        if to_write and not access.permission.writes:
+        if to_write and not access.permission.allows_writing:
             raise Forbidden(f"You may only read {access.folder.name!r}.", data={"permission": access.permission.value})
         if needs is not None:
             require_permission(access.allowed, needs, access.folder.host)

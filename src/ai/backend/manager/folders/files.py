@@ -86,7 +86,7 @@ class FolderFiles:
     ) -> None:
         """Renames a file or directory. Raises Conflict if the new name is taken, and WrongKindOfFile if it is not what
         ``is_directory`` says."""
-        relative_path, name = _file_path(path, "target_path"), FolderPath.name(new_name)
+        relative_path, name = _file_path(path, "target_path"), FolderPath.check_name(new_name)
         key = await self._writable_key(caller, ref, HostPermission.MODIFY)
         if is_directory is not None and await self._is_directory(key, relative_path) is not is_directory:
             expected_kind = "a directory" if is_directory else "a file"

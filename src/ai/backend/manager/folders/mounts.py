@@ -179,7 +179,7 @@ class MountResolver:
     async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:
         folder = access.folder
         permission = request.permission or access.permission
-        if permission.writes and not access.permission.writes:
+        if permission.allows_writing and not access.permission.allows_writing:
             raise _mount_error(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
             source_path, relative_path = self._unmanaged.split_root(folder.unmanaged_path)
@@ -195,5 +195,5 @@ class MountResolver:
             name=folder.name,
             source=source_path,
             target=request.target or check_target(request.ref, folder.name),
-            read_only=not permission.writes,
+            read_only=not permission.allows_writing,
         )

@@ -117,7 +117,7 @@ def change_placed_claim(
     """
     first_placement = placement.kernels[0]
     claimed_devices: Mapping[str, Mapping[str, str]]
-    if claim.status.holds:
+    if claim.status.holds_devices:
         claim_change, claimed_devices = advance(claim, ClaimTrigger.PLACED, now=now), claim.devices
         own_devices = [from_allocation(kernel.devices) for kernel in placement.kernels]
     else:

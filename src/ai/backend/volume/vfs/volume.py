@@ -247,7 +247,7 @@ class VfsVolume(AbstractVolume):
                 raise FileAlreadyExists(data={"path": str(path)[:256]})
 
     async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
-        name = FolderPath.name(new_name)
+        name = FolderPath.check_name(new_name)
         await self._run_in_folder(folder, self._move, path, FolderPath((*path.parts[:-1], name)))
 
     async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:

@@ -53,7 +53,7 @@ def test_those_who_wait_go_in_their_order_as_many_as_the_replicas_take(count: in
     assert len(log) == min(count, RELEASE_PER_REPLICA * replicas)
     for request in requests:
         assert request.pick is not None, "the end of one lets the next one go"
-        endpoint.end(request.pick)
+        endpoint.end_request(request.pick)
     assert log == list(range(count))
     assert endpoint.queued == 0
 

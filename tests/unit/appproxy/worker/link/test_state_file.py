@@ -10,7 +10,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     circuit = circuit_to(route_to(8000), port=10205)
     file = StateFile(tmp_path / "state.json")
     file.replace(7, {circuit.id: circuit})
-    file.identify("key", "certificate")
+    file.set_identity("key", "certificate")
     file.save()
     expected = StoredState(version=7, circuits=[circuit], key="key", certificate="certificate")
     assert StateFile(tmp_path / "state.json").load() == expected
@@ -18,7 +18,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json")
-    file.identify("key", "certificate")
+    file.set_identity("key", "certificate")
     file.save()
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
 

@@ -39,21 +39,24 @@ class PortProxySettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _has_ports(self) -> Self:
-        low, high = self.bind_port_range
-        if low > high:
+    def _check_port_ranges(self) -> Self:
+        low_port, high_port = self.bind_port_range
+        if low_port > high_port:
             raise ValueError("bind-port-range must have the lower port first")
         if self.advertised_port_range is not None:
-            first, last = self.advertised_port_range
-            if last - first != high - low:
+            first_advertised, last_advertised = self.advertised_port_range
+            if last_advertised - first_advertised != high_port - low_port:
                 raise ValueError("advertised-port-range needs as many ports as bind-port-range")
         return self
 
     @property
     def slots(self) -> dict[int, int]:
         """The port to listen on for each port that browsers use."""
-        (low, high), (first, _) = self.bind_port_range, self.advertised_port_range or self.bind_port_range
-        return {first + index: low + index for index in range(high - low + 1)}
+        (low_port, high_port), (first_advertised, _) = (
+            self.bind_port_range,
+            self.advertised_port_range or self.bind_port_range,
+        )
+        return {first_advertised + index: low_port + index for index in range(high_port - low_port + 1)}
 
 
 class WildcardSettings(Settings):
@@ -124,7 +127,7 @@ class TraefikPortSettings(Settings):
     port_range: PortRange = Field((10205, 10300), description="First and last port that browsers use.")
 
     @model_validator(mode="after")
-    def _has_ports(self) -> Self:
+    def _check_port_ranges(self) -> Self:
         if self.port_range[0] > self.port_range[1]:
             raise ValueError("port-range must have the lower port first")
         return self
@@ -223,7 +226,7 @@ class WorkerProcessSettings(Settings):
     traefik: TraefikSettings = Field(TraefikSettings(), description="Traefik, for frontend-mode traefik.")
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Self:
+    def _check_completeness(self) -> Self:
         if self.frontend_mode == "wildcard" and self.wildcard_domain is None:
             raise ValueError("frontend-mode wildcard needs the table wildcard-domain")
         if self.tls_listen and (self.tls_cert is None or self.tls_privkey is None):
@@ -291,13 +294,17 @@ class WorkerSettings(Settings):
     monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
 
     @model_validator(mode="after")
-    def _has_secret_of_its_own(self) -> Self:
-        process = self.proxy_worker
-        hosts = [address.host for address in (process.api_bind_addr, process.models_bind_addr) if address is not None]
-        if process.frontend_mode == "port":
-            hosts.append(process.port_proxy.bind_host)
-        elif process.wildcard_domain is not None:
-            hosts.append(process.wildcard_domain.bind_addr.host)
+    def _check_secret(self) -> Self:
+        process_settings = self.proxy_worker
+        hosts = [
+            address.host
+            for address in (process_settings.api_bind_addr, process_settings.models_bind_addr)
+            if address is not None
+        ]
+        if process_settings.frontend_mode == "port":
+            hosts.append(process_settings.port_proxy.bind_host)
+        elif process_settings.wildcard_domain is not None:
+            hosts.append(process_settings.wildcard_domain.bind_addr.host)
         for host in hosts:
             refuse_example(host, api_secret=self.secrets.api_secret)
         return self

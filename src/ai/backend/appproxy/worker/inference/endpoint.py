@@ -24,7 +24,7 @@ RELEASE_PER_REPLICA = 16
 """The number of waiting requests that a replica gets at once. Each further one follows when another one has ended."""
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class ServedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a request that a replica has ended. ``first_byte_s`` is None if no answer began."""
 
     cost: Cost
@@ -34,7 +34,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _do_nothing() -> None: ...
-def _ignore(_served: Served) -> None: ...
+def _ignore_request(_request: ServedRequest) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,10 +47,10 @@ class Counters:
     dice: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic
     on_waiting: Callable[[], None] = _do_nothing
-    on_served: Callable[[Served], None] = _ignore
+    on_served: Callable[[ServedRequest], None] = _ignore_request
 
 
-class Waiting(Protocol):
+class WaitingRequest(Protocol):
     """Represents a request that waits for a replica."""
 
     size: int
@@ -70,7 +70,7 @@ class ServedEndpoint:
         self.budget = RetryBudget()
         self.picker = ReplicaPicker(kind=self.options.routing, dice=counters.dice)
         self.picker.update(circuit.route_info)
-        self._held: OrderedDict[Waiting, None] = OrderedDict()
+        self._held: OrderedDict[WaitingRequest, None] = OrderedDict()
         self._held_bytes = 0
         self.waits = 0
 
@@ -97,22 +97,22 @@ class ServedEndpoint:
 
     # Replicas
 
-    def pick(self, prompt: Prompt, failed: frozenset[RouteKey], now: float) -> Pick | None:
+    def pick(self, prompt: Prompt, failed_routes: frozenset[RouteKey], now: float) -> Pick | None:
         """Chooses a replica and counts the request there.
 
         Returns None if there is no replica, or all have failed the request. Replicas that fail are used again where all
         others are excluded.
         """
-        ejected = self._breaker.ejected_keys(len(self.circuit.route_info), now)
-        excluded = ejected | failed
-        pick = self.picker.pick(prompt, excluded, len(excluded))
-        if pick is None and ejected:
-            pick = self.picker.pick(prompt, failed, len(failed))
+        ejected_routes = self._breaker.ejected_keys(len(self.circuit.route_info), now)
+        excluded_routes = ejected_routes | failed_routes
+        pick = self.picker.pick(prompt, excluded_routes, len(excluded_routes))
+        if pick is None and ejected_routes:
+            pick = self.picker.pick(prompt, failed_routes, len(failed_routes))
         if pick is not None:
             self.picker.begin(pick)
         return pick
 
-    def end(self, pick: Pick) -> None:
+    def end_request(self, pick: Pick) -> None:
         """Ends a request at its replica. The next waiting request may then use the replica."""
         self.picker.end(pick)
         if self._held:
@@ -125,13 +125,16 @@ class ServedEndpoint:
         """Returns True while earlier requests still wait."""
         return bool(self._held)
 
-    def hold(self, request: Waiting) -> bool:
+    def hold(self, request: WaitingRequest) -> bool:
         """Lets a request wait for a replica.
 
         Returns False if no further request may wait. The first wait is reported at once.
         """
-        options = self.options
-        if len(self._held) >= options.hold_requests or self._held_bytes + request.size > options.hold_bytes:
+        serving_options = self.options
+        if (
+            len(self._held) >= serving_options.hold_requests
+            or self._held_bytes + request.size > serving_options.hold_bytes
+        ):
             return False
         self._held[request] = None
         self._held_bytes += request.size
@@ -140,7 +143,7 @@ class ServedEndpoint:
             self.counters.on_waiting()
         return True
 
-    def withdraw(self, request: Waiting) -> None:
+    def withdraw(self, request: WaitingRequest) -> None:
         """Removes a request that no longer waits."""
         if request in self._held:
             del self._held[request]
@@ -148,10 +151,12 @@ class ServedEndpoint:
 
     def release(self) -> None:
         """Releases as many waiting requests as the replicas take at once, in the order of arrival."""
-        loads = self.picker.loads
-        room = RELEASE_PER_REPLICA * len(loads) - sum(load.requests for load in loads.values())
-        while self._held and room > 0:
-            room -= 1
+        loads_by_route = self.picker.loads
+        release_count = RELEASE_PER_REPLICA * len(loads_by_route) - sum(
+            load.requests for load in loads_by_route.values()
+        )
+        while self._held and release_count > 0:
+            release_count -= 1
             request = next(iter(self._held))
             self.withdraw(request)
             request.release()
@@ -166,32 +171,32 @@ class ServedEndpoint:
         limits = (grant.limits if grant is not None else None) or self.options.limits
         if limits is None or limits.is_empty:
             return None
-        return self.counters.meter.admit(self._account(grant), limits, estimate, self.counters.clock())
+        return self.counters.meter.admit(self._limit_key(grant), limits, estimate, self.counters.clock())
 
-    def _account(self, grant: Grant | None) -> str:
+    def _limit_key(self, grant: Grant | None) -> str:
         """Returns the key under which usage is limited: a token with own limits counts at all endpoints together,
         others here only."""
         if grant is not None and grant.limits is not None:
             return grant.token
         return f"{self.circuit.id} {grant.token if grant else ''}"
 
-    def rate_fields(self, grant: Grant | None) -> bytes:
+    def rate_limit_fields(self, grant: Grant | None) -> bytes:
         """Returns the header fields that state the remainder of the limits."""
-        now, lines = self.counters.clock(), b""
-        for name, quota in self.counters.meter.quotas(self._account(grant), now):
-            values = (("limit", quota.limit), ("remaining", quota.remaining), ("reset", f"{quota.reset_s:.3f}s"))
-            lines += "".join(f"x-ratelimit-{key}-{name}: {value}\r\n" for key, value in values).encode()
-        return lines
+        now, field_lines = self.counters.clock(), b""
+        for name, quota in self.counters.meter.quotas(self._limit_key(grant), now):
+            quota_figures = (("limit", quota.limit), ("remaining", quota.remaining), ("reset", f"{quota.reset_s:.3f}s"))
+            field_lines += "".join(f"x-ratelimit-{key}-{name}: {value}\r\n" for key, value in quota_figures).encode()
+        return field_lines
 
     def complete(self, reservation: Reservation | None, cost: Cost) -> None:
         """Ends the reservation that :meth:`admit` made."""
         if reservation is not None:
             self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
-    def count(self, grant: Grant | None, pick: Pick, served: Served) -> None:
+    def count_request(self, grant: Grant | None, pick: Pick, served_request: ServedRequest) -> None:
         """Counts a request that has ended."""
         circuit, route = self.circuit, pick.target.route
-        key = UsageKey(
+        usage_key = UsageKey(
             minute=int(time.time() // 60),
             token=grant.token if grant else "",
             user=grant.user if grant else None,
@@ -202,9 +207,13 @@ class ServedEndpoint:
             session=route.session_id,
         )
         self.counters.book.count(
-            key, served.cost, is_error=served.is_error, busy_s=served.busy_s, first_byte_s=served.first_byte_s
+            usage_key,
+            served_request.cost,
+            is_error=served_request.is_error,
+            busy_s=served_request.busy_s,
+            first_byte_s=served_request.first_byte_s,
         )
-        self.counters.on_served(served)
+        self.counters.on_served(served_request)
 
 
 def _options_of(circuit: Circuit) -> ServingOptions:
@@ -217,10 +226,10 @@ def endpoint_of(circuit: Circuit, counters: Counters, breaker: Breaker) -> Serve
     return ServedEndpoint(circuit, counters, breaker) if circuit.app_mode is AppMode.INFERENCE else None
 
 
-def sessions_of(in_flight: Mapping[RouteKey, int]) -> dict[UUID, int]:
+def requests_by_session(in_flight: Mapping[RouteKey, int]) -> dict[UUID, int]:
     """Returns the number of open requests by session."""
-    sessions: dict[UUID, int] = {}
-    for key, number in in_flight.items():
-        session_id = UUID(key.partition(" ")[0])
-        sessions[session_id] = sessions.get(session_id, 0) + number
-    return sessions
+    counts_by_session: dict[UUID, int] = {}
+    for route_key, request_count in in_flight.items():
+        session_id = UUID(route_key.partition(" ")[0])
+        counts_by_session[session_id] = counts_by_session.get(session_id, 0) + request_count
+    return counts_by_session

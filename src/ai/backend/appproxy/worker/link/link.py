@@ -81,31 +81,31 @@ class CoordinatorLink:
 
     async def restore(self) -> None:
         """Serves the circuits that the state file contains."""
-        stored = self._state_file.load()
-        if stored.key is not None and stored.certificate is not None:
-            self._dialer.identity = TlsIdentity(stored.key, stored.certificate)
-        if stored.circuits:
-            await self._plane.apply(changes_of(State(version=stored.version, circuits=stored.circuits)))
-            log.info("serving %d circuits of the last run until the coordinator answers", len(stored.circuits))
+        stored_state = self._state_file.load()
+        if stored_state.key is not None and stored_state.certificate is not None:
+            self._dialer.identity = TlsIdentity(stored_state.key, stored_state.certificate)
+        if stored_state.circuits:
+            await self._plane.apply(changes_of(State(version=stored_state.version, circuits=stored_state.circuits)))
+            log.info("serving %d circuits of the last run until the coordinator answers", len(stored_state.circuits))
 
     async def run(self) -> None:
         """Keeps the link to the coordinator until cancelled.
 
         Changes of circuits are written as they come, while others are applied.
         """
-        saving = asyncio.create_task(self._saving.run())
+        saving_task = asyncio.create_task(self._saving.run())
         try:
-            await self._link_again_and_again()
+            await self._keep_linked()
         finally:
-            await cancel_all(saving)
+            await cancel_all(saving_task)
 
-    async def _link_again_and_again(self) -> None:
+    async def _keep_linked(self) -> None:
         async with aiohttp.ClientSession(
             headers=self._headers, timeout=_REQUEST_TIMEOUT, trace_configs=client_traces()
-        ) as http:
+        ) as http_session:
             while True:
                 try:
-                    await self._link(http)
+                    await self._link_once(http_session)
                 except (BackendError, aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError) as e:
                     log.warning("no link with the coordinator at %s: %s", self._endpoint, str(e) or type(e).__name__)
                 except (msgspec.MsgspecError, GapInVersions) as e:
@@ -114,9 +114,9 @@ class CoordinatorLink:
                     self.is_linked = False
                 await self._backoff.wait()
 
-    async def _link(self, http: aiohttp.ClientSession) -> None:
-        info = await self._register(http)
-        url = f"{self._endpoint}/api/worker/{info.id}/link"
+    async def _link_once(self, http: aiohttp.ClientSession) -> None:
+        worker_info = await self._register(http)
+        url = f"{self._endpoint}/api/worker/{worker_info.id}/link"
         timeout = aiohttp.ClientWSTimeout(ws_close=5.0)
         async with http.ws_connect(
             url,
@@ -127,71 +127,71 @@ class CoordinatorLink:
         ) as socket:
             self.is_linked = True
             self._backoff.reset()
-            log.info("linked with the coordinator as %s (%s)", info.authority, info.id)
-            usage = PeriodicCall("usage", USAGE_S, lambda: self._report(socket))
-            self._plane.when_waiting(usage.wake)
-            heartbeat = PeriodicCall("heartbeat", HEARTBEAT_S, lambda: self._beat(http, info.id))
-            tasks = [asyncio.create_task(loop.run()) for loop in (usage, heartbeat)]
+            log.info("linked with the coordinator as %s (%s)", worker_info.authority, worker_info.id)
+            usage_calls = PeriodicCall("usage", USAGE_S, lambda: self._report_usage(socket))
+            self._plane.set_waiting_callback(usage_calls.wake)
+            heartbeat_calls = PeriodicCall("heartbeat", HEARTBEAT_S, lambda: self._send_heartbeat(http, worker_info.id))
+            tasks = [asyncio.create_task(calls.run()) for calls in (usage_calls, heartbeat_calls)]
             try:
-                await self._receive(socket)
+                await self._receive_frames(socket)
             finally:
                 await cancel_all(*tasks)
 
     async def _register(self, http: aiohttp.ClientSession) -> WorkerInfo:
         """Registers the worker, and gets a certificate for service gateways. Raises RegistrationFailed."""
-        key, request = create_request("appproxy-worker")
-        registration = replace(self._registration(), node=self._node, certificate_request=request)
+        private_key, certificate_request = create_request("appproxy-worker")
+        registration = replace(self._registration(), node=self._node, certificate_request=certificate_request)
         url = f"{self._endpoint}/api/worker"
-        body, media_type = msgspec.json.encode(registration), {"Content-Type": "application/json"}
-        async with http.put(url, data=body, headers=media_type) as response:
+        body, headers = msgspec.json.encode(registration), {"Content-Type": "application/json"}
+        async with http.put(url, data=body, headers=headers) as response:
             content = await response.read()
             if response.status != 200:
                 raise RegistrationFailed(f"{RegistrationFailed.title}: {response.status} {_reason_of(content)}")
-        info = msgspec.json.decode(content, type=WorkerInfo)
-        if info.certificate is not None:
-            self._dialer.identity = TlsIdentity(key, info.certificate)
-            self._renewal = renewal_time(info.certificate)
-            self._state_file.identify(key, info.certificate)
+        worker_info = msgspec.json.decode(content, type=WorkerInfo)
+        if worker_info.certificate is not None:
+            self._dialer.identity = TlsIdentity(private_key, worker_info.certificate)
+            self._renewal = renewal_time(worker_info.certificate)
+            self._state_file.set_identity(private_key, worker_info.certificate)
             self._saving.wake()
-        return info
+        return worker_info
 
-    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _receive_frames(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.version = -1
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 continue
             frame = _decode(message.data)
             if isinstance(frame, Counted):
-                self._usage.counted(frame.sequence)
+                self._usage.confirm_report(frame.sequence)
                 if self._usage.has_new_waits(self._plane.observe()):
-                    await self._report(socket)
+                    await self._report_usage(socket)
                 continue
             if isinstance(frame, Change) and (self.version < 0 or frame.version <= self.version):
                 raise GapInVersions(f"version {frame.version} does not follow {self.version}")
-            await self._apply(socket, frame)
+            await self._apply_frame(socket, frame)
 
-    async def _apply(self, socket: aiohttp.ClientWebSocketResponse, frame: State | Change) -> None:
-        applied = await self._plane.apply(changes_of(frame))
-        self.version = applied.version
+    async def _apply_frame(self, socket: aiohttp.ClientWebSocketResponse, frame: State | Change) -> None:
+        apply_result = await self._plane.apply(changes_of(frame))
+        self.version = apply_result.version
         circuits = {} if isinstance(frame, State) else dict(self._state_file.circuits)
-        changed, removed = (frame.circuits, []) if isinstance(frame, State) else (frame.set, frame.removed)
-        circuits |= {circuit.id: circuit for circuit in changed}
-        for circuit_id in removed:
+        changed_circuits, removed_ids = (frame.circuits, []) if isinstance(frame, State) else (frame.set, frame.removed)
+        circuits |= {circuit.id: circuit for circuit in changed_circuits}
+        for circuit_id in removed_ids:
             circuits.pop(circuit_id, None)
         self._state_file.replace(frame.version, circuits)
         self._saving.wake()
-        for circuit_id, reason in applied.failed.items():
+        for circuit_id, reason in apply_result.failed.items():
             log.warning("circuit %s cannot be served: %s", circuit_id, reason)
-        await _send(socket, Ack(version=applied.version, failed=dict(applied.failed)))
+        await _send_frame(socket, Ack(version=apply_result.version, failed=dict(apply_result.failed)))
         self.synchronized.set()
 
-    async def _report(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _report_usage(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await self._plane.refresh()
-        usage = self._usage.next(self._plane.observe(), time.time(), self._plane.take_usage)
-        if usage is not None and not socket.closed:
-            await _send(socket, usage)
+        report = self._usage.next_report(self._plane.observe(), time.time(), self._plane.take_usage)
+        if report is not None and not socket.closed:
+            await _send_frame(socket, report)
 
-    async def _beat(self, http: aiohttp.ClientSession, worker_id: UUID) -> None:
+    async def _send_heartbeat(self, http: aiohttp.ClientSession, worker_id: UUID) -> None:
         if datetime.now(UTC) >= self._renewal:
             await self._register(http)
         async with http.patch(f"{self._endpoint}/api/worker/{worker_id}", json={"node": self._node}) as response:
@@ -199,7 +199,7 @@ class CoordinatorLink:
                 log.warning("the coordinator does not take the heartbeat: %d", response.status)
 
 
-async def _send(socket: aiohttp.ClientWebSocketResponse, frame: msgspec.Struct) -> None:
+async def _send_frame(socket: aiohttp.ClientWebSocketResponse, frame: msgspec.Struct) -> None:
     await socket.send_str(msgspec.json.encode(frame).decode())
 
 

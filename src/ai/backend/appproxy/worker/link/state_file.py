@@ -56,7 +56,7 @@ class StateFile:
     def replace(self, version: int, circuits: dict[UUID, Circuit]) -> None:
         self._version, self._circuits, self._is_changed = version, circuits, True
 
-    def identify(self, key: str, certificate: str) -> None:
+    def set_identity(self, key: str, certificate: str) -> None:
         """Stores the key and certificate for gateways."""
         self._key, self._certificate, self._is_changed = key, certificate, True
 
@@ -67,9 +67,9 @@ class StateFile:
     def save(self) -> None:
         """Writes the file if anything has changed. Only its owner may read it: the key is in it."""
         with self._saving:
-            self._save()
+            self._write_changes()
 
-    def _save(self) -> None:
+    def _write_changes(self) -> None:
         if not self._is_changed:
             return
         self._is_changed = False  # before it is read: it may be changed meanwhile, from another thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from ai.backend.appproxy.worker.inference.endpoint import sessions_of
+from ai.backend.appproxy.worker.inference.endpoint import requests_by_session
 from ai.backend.appproxy.worker.planes.plane import CircuitObservation
 from ai.backend.common.wire.appproxy import CircuitUsage, InferenceUsage, UsageReport
 
@@ -20,7 +20,7 @@ class UsageReports:
         self._busy: set[UUID] = set()
         self._waits: dict[UUID, int] = {}
 
-    def next(
+    def next_report(
         self,
         observations: Mapping[UUID, CircuitObservation],
         now: float,
@@ -34,45 +34,49 @@ class UsageReports:
         """
         if self._pending is not None:
             return self._pending
-        circuits: list[CircuitUsage] = []
-        busy: set[UUID] = set()
+        circuit_usages: list[CircuitUsage] = []
+        busy_circuit_ids: set[UUID] = set()
         for circuit_id, observation in observations.items():
-            requests = _since(observation.requests, self._reported.get(circuit_id, 0))
+            new_requests = _growth(observation.requests, self._reported.get(circuit_id, 0))
             is_busy = bool(observation.open or observation.queued)
-            waits = _since(observation.waits, self._waits.get(circuit_id, 0))
-            if requests or is_busy or waits or circuit_id in self._busy:
-                usage = CircuitUsage(
+            new_waits = _growth(observation.waits, self._waits.get(circuit_id, 0))
+            if new_requests or is_busy or new_waits or circuit_id in self._busy:
+                circuit_usage = CircuitUsage(
                     id=circuit_id,
-                    requests=requests,
+                    requests=new_requests,
                     last_used=observation.last_used,
                     open=observation.open,
                     queued=observation.queued,
-                    waits=waits,
-                    in_flight=sessions_of(observation.in_flight),
+                    waits=new_waits,
+                    in_flight=requests_by_session(observation.in_flight),
                 )
-                circuits.append(usage)
+                circuit_usages.append(circuit_usage)
             if is_busy:
-                busy.add(circuit_id)
+                busy_circuit_ids.add(circuit_id)
         self._reported = {circuit_id: observation.requests for circuit_id, observation in observations.items()}
         self._waits = {circuit_id: observation.waits for circuit_id, observation in observations.items()}
-        self._busy = busy
-        inference = take_usage()
-        if not circuits and not inference:
+        self._busy = busy_circuit_ids
+        inference_usage = take_usage()
+        if not circuit_usages and not inference_usage:
             return None
         self._sequence += 1
-        self._pending = UsageReport(sequence=self._sequence, time=now, circuits=circuits, inference=inference)
+        self._pending = UsageReport(
+            sequence=self._sequence, time=now, circuits=circuit_usages, inference=inference_usage
+        )
         return self._pending
 
     def has_new_waits(self, observations: Mapping[UUID, CircuitObservation]) -> bool:
         """Returns True if requests began to wait and no report contains this yet."""
-        return any(each.waits > self._waits.get(circuit_id, 0) for circuit_id, each in observations.items())
+        return any(
+            observation.waits > self._waits.get(circuit_id, 0) for circuit_id, observation in observations.items()
+        )
 
-    def counted(self, sequence: int) -> None:
+    def confirm_report(self, sequence: int) -> None:
         """Drops the pending report if its sequence number is at most ``sequence``."""
         if self._pending is not None and self._pending.sequence <= sequence:
             self._pending = None
 
 
-def _since(now: int, before: int) -> int:
+def _growth(present_count: int, earlier_count: int) -> int:
     """Returns the growth of a count. If the circuit was removed and created again, returns the whole count."""
-    return now - before if now >= before else now
+    return present_count - earlier_count if present_count >= earlier_count else present_count

@@ -101,8 +101,8 @@ class DataPlane(Protocol):
     def take_usage(self) -> list[InferenceUsage]:
         """Returns the use of endpoints since the last call."""
 
-    def when_waiting(self, call: Callable[[], None]) -> None:
-        """Calls ``call`` each time requests begin to wait for a route."""
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        """Sets the function that is called each time requests begin to wait for a route."""
 
     async def cut(self, connections: ConnectionFilter) -> int:
         """Ends open connections at once and returns how many there were."""

@@ -59,7 +59,7 @@ class ClaimLoop(PeriodicLoop):
             users_by_claim.setdefault(user.claim_id, []).append(user)
         agents = {agent.id: agent for agent in await self.agents.agents()}
         orphan_ids, locked_out_ids = await self._ids_without_owner(claims)
-        held_ids = {claim.id for claim in claims if claim.status.holds}
+        held_ids = {claim.id for claim in claims if claim.status.holds_devices}
         self._missing_since = {
             claim_id: missing_since for claim_id, missing_since in self._missing_since.items() if claim_id in held_ids
         }
@@ -84,7 +84,7 @@ class ClaimLoop(PeriodicLoop):
                 continue
             crash_point("after-commit-claim")
             log.info("claim %s: %s -> %s", claim.id, claim.status, change.new.status)
-            if claim.status.holds and not change.new.status.holds:
+            if claim.status.holds_devices and not change.new.status.holds_devices:
                 self.bus.publish(SCHEDULE)
 
     def _due_change(

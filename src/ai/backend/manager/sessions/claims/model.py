@@ -136,13 +136,13 @@ def advance(
     changes: dict[str, Any] = {"status": new_state.status, "is_deleting": new_state.is_deleting, **fields}
     if new_state.status is not claim.status:
         changes["status_changed"] = now
-    if new_state.status.holds:
+    if new_state.status.holds_devices:
         changes["idle_since"] = now if new_state.status is ClaimStatus.IDLE else None
         if new_state.status is ClaimStatus.IDLE and claim.status is ClaimStatus.IDLE:
             changes["idle_since"] = claim.idle_since
-        if not claim.status.holds:
+        if not claim.status.holds_devices:
             changes |= {"allocated_at": now, "status_info": None}
-    elif claim.status.holds:
+    elif claim.status.holds_devices:
         changes |= {**_RETURNED_FIELDS, "status_info": info}
     return ClaimChange(old=claim, new=replace(claim, **changes))
 

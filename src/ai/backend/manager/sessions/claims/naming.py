@@ -56,7 +56,7 @@ class ClaimLookup(msgspec.Struct, frozen=True):
         if request.device_requests or request.variant_requirements:
             message = f"The claim {claim.name} says what its devices must be, not the session."
             raise InvalidInput(message, data={_FIELD: "not with requests for devices"})
-        if not claim.status.holds:
+        if not claim.status.holds_devices:
             check_identity(self.devices, agents, claim.requested_slots, field=_FIELD)
         if request.cluster_size > 1:
             self._check_cluster(request, claim, agents)

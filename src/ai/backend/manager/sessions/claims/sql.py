@@ -65,7 +65,7 @@ def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
 def _ended_span_row(change: ClaimChange) -> dict[str, Any] | None:
     """Returns the row of an allocation that has ended, for reports of usage."""
     old_claim = change.old
-    if old_claim.allocated_at is None or change.new.status.holds:
+    if old_claim.allocated_at is None or change.new.status.holds_devices:
         return None
     owner_fields = {name: getattr(old_claim, name) for name in ("domain_name", "group_id", "group_name", "user_id")}
     ended_at = max(change.new.status_changed, old_claim.allocated_at)

@@ -51,7 +51,7 @@ def test_the_counts_of_an_earlier_circuit_are_not_those_of_the_next() -> None:
     known.assign(FIRST, {ONE: to(1)}, now=0, drain_s=30)
     uses = {("a1", WHOLE): used(0, requests=5)}
     assert known.use_of(FIRST, uses).requests == 5
-    assert known.release(FIRST) == ["set server a1/s1 state maint", "shutdown sessions server a1/s1"]
+    assert known.close_circuit(FIRST) == ["set server a1/s1 state maint", "shutdown sessions server a1/s1"]
     assert known.assign(SECOND, {ONE: to(1)}, now=0, drain_s=30) is None
     known.sweep(uses, now=1)
     known.assign(SECOND, {ONE: to(1)}, now=2, drain_s=30)

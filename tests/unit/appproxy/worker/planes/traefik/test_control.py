@@ -43,7 +43,7 @@ async def test_rules_are_removed_before_anything_else_and_the_version_is_written
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(control, "_ONE_WRITE", 3)
-    monkeypatch.setattr(TraefikControl, "_until_served", _is_served)
+    monkeypatch.setattr(TraefikControl, "_wait_until_served", _is_served)
     store = Store()
     traefik = TraefikControl(cast("EtcdConfigStore", store), "worker", "http://127.0.0.1:1")
     routers = {
@@ -61,20 +61,20 @@ async def test_rules_are_removed_before_anything_else_and_the_version_is_written
 async def test_keys_whose_lease_has_ended_are_written_again_until_that_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TraefikControl, "_until_served", _is_served)
+    monkeypatch.setattr(TraefikControl, "_wait_until_served", _is_served)
     store = Store()
     traefik = TraefikControl(cast("EtcdConfigStore", store), "worker", "http://127.0.0.1:1")
     tcp = {"tcp/routers/a/rule": "x", "tcp/services/a/address": "y"}
     await traefik.write({"http/routers/b/rule": "x", **tcp})
     assert store.leased[-1] == tcp.keys()
     count = len(store.writes)
-    await traefik.keep()
+    await traefik.keep_lease()
     assert len(store.writes) == count
     store.has_ended = store.is_away = True
     with pytest.raises(Unavailable):
-        await traefik.keep()
+        await traefik.keep_lease()
     store.is_away = False
-    await traefik.keep()
+    await traefik.keep_lease()
     assert (store.writes[-1], store.leased[-1]) == (tcp, set(tcp))
-    await traefik.keep()
+    await traefik.keep_lease()
     assert len(store.writes) == count + 1

@@ -27,24 +27,24 @@ def parse_proxy_header(data: bytes) -> tuple[str, int, int] | None:
     """
     if len(data) < _HEAD.size:
         return None
-    signature, version, family, length = _HEAD.unpack_from(data)
-    size = _FAMILIES.get(family)
-    if signature != _SIGNATURE or version != _VERSION_AND_PROXY or size is None:
+    signature, version, family, payload_bytes = _HEAD.unpack_from(data)
+    address_bytes = _FAMILIES.get(family)
+    if signature != _SIGNATURE or version != _VERSION_AND_PROXY or address_bytes is None:
         raise ValueError("this is no header of the PROXY protocol for TCP")
-    if length < 2 * size + 4 or length > _MAX_BYTES:
+    if payload_bytes < 2 * address_bytes + 4 or payload_bytes > _MAX_BYTES:
         raise ValueError("the header has no such length")
-    if len(data) < _HEAD.size + length:
+    if len(data) < _HEAD.size + payload_bytes:
         return None
-    at = _HEAD.size
-    (port,) = struct.unpack_from("!H", data, at + 2 * size + 2)
-    return str(ip_address(data[at : at + size])), port, at + length
+    address_start = _HEAD.size
+    (port,) = struct.unpack_from("!H", data, address_start + 2 * address_bytes + 2)
+    return str(ip_address(data[address_start : address_start + address_bytes])), port, address_start + payload_bytes
 
 
 class BehindProxy(asyncio.Protocol):
     """Reads the PROXY header, and passes the connection to the protocol for the client's port."""
 
-    def __init__(self, accept: MakeProtocol) -> None:
-        self._accept = accept
+    def __init__(self, make_protocol: MakeProtocol) -> None:
+        self._accept = make_protocol
         self._received = b""
         self._transport: asyncio.Transport
 
@@ -61,12 +61,12 @@ class BehindProxy(asyncio.Protocol):
             return
         if header is None:
             return
-        address, port, length = header
+        address, port, header_bytes = header
         protocol = self._accept(address, port)
         if protocol is None:
             self._transport.abort()
             return
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
-        if rest := self._received[length:]:
-            protocol.data_received(rest)
+        if remaining_data := self._received[header_bytes:]:
+            protocol.data_received(remaining_data)

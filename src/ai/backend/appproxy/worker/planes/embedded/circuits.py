@@ -48,11 +48,11 @@ class CircuitState:
         effects = effects_of(self.circuit, circuit)
         self.circuit = circuit
         self.chooser.update(circuit.route_info)
-        keys = frozenset(key_of(route) for route in circuit.route_info)
-        self.breaker.retain(keys)
+        route_keys = frozenset(key_of(route) for route in circuit.route_info)
+        self.breaker.retain(route_keys)
         for key in effects.drained:
             self.draining.setdefault(key, now + effects.drain_s)
-        self.draining = {key: deadline for key, deadline in self.draining.items() if key not in keys}
+        self.draining = {key: deadline for key, deadline in self.draining.items() if key not in route_keys}
         if effects.is_revoked:
             self.cut()
         if self.endpoint is not None:
@@ -63,35 +63,39 @@ class CircuitState:
         self.is_removed = True
         self.cut()
 
-    def choose(self, now: float, failed: frozenset[RouteKey] = frozenset()) -> Target | None:
+    def choose(self, now: float, failed_routes: frozenset[RouteKey] = frozenset()) -> Target | None:
         """Returns the route for a request of this circuit.
 
         Routes that fail are used again where all others are excluded.
         """
-        ejected = self.breaker.ejected_keys(len(self.circuit.route_info), now)
-        return self.chooser.choose(self.in_flight, ejected | failed) or self.chooser.choose(self.in_flight, failed)
+        ejected_routes = self.breaker.ejected_keys(len(self.circuit.route_info), now)
+        return self.chooser.choose(self.in_flight, ejected_routes | failed_routes) or self.chooser.choose(
+            self.in_flight, failed_routes
+        )
 
-    def enter(self, connection: OpenConnection) -> None:
+    def add_connection(self, connection: OpenConnection) -> None:
         self.connections.add(connection)
 
-    def leave(self, connection: OpenConnection) -> None:
+    def remove_connection(self, connection: OpenConnection) -> None:
         self.connections.discard(connection)
         self.last_used = time.time()
 
-    def count(self, key: RouteKey, step: int) -> None:
+    def change_in_flight(self, key: RouteKey, step: int) -> None:
         """Changes the number of requests in flight of a route."""
-        number = self.in_flight.get(key, 0) + step
-        if number > 0:
-            self.in_flight[key] = number
+        request_count = self.in_flight.get(key, 0) + step
+        if request_count > 0:
+            self.in_flight[key] = request_count
         else:
             self.in_flight.pop(key, None)
 
     def cut(self, route: RouteKey | None = None) -> int:
         """Cuts the connections to one route, or to all routes."""
-        chosen = [c for c in self.connections if route is None or c.route == route]
-        for connection in chosen:
+        matching_connections = [
+            candidate for candidate in self.connections if route is None or candidate.route == route
+        ]
+        for connection in matching_connections:
             connection.cut()
-        return len(chosen)
+        return len(matching_connections)
 
     def end_drains(self, now: float) -> None:
         """Cuts the open connections to routes whose time to drain is over."""

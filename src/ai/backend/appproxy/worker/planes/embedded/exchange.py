@@ -116,33 +116,33 @@ class Exchange:
         state = self.state
         state.requests += 1
         state.last_used = time.time()
-        state.enter(self)
-        self._keep(self._head(self._request.content_length))
+        state.add_connection(self)
+        self._keep_for_retry(self._request_head(self._request.content_length))
         limits = self._shared.limits
         wait_s = limits.body_gap_s if self._request.has_body else limits.first_byte_s
         self._client.wait_until(self._shared.loop.time() + wait_s)
         self._dispatch()
 
-    def _head(self, content_length: bytes | None) -> bytes:
+    def _request_head(self, content_length: bytes | None) -> bytes:
         request, admission = self._request, self._admission
-        parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method, request.target, request.host)]
-        parts += request_fields(request.headers, hidden=admission.hidden)
+        head_parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method, request.target, request.host)]
+        head_parts += request_fields(request.headers, hidden=admission.hidden)
         if admission.cookies:
-            parts.append(b"Cookie: %b\r\n" % admission.cookies.encode("latin-1"))
-        parts.append(forwarded_fields(admission.address, self._shared.scheme, request.host))
+            head_parts.append(b"Cookie: %b\r\n" % admission.cookies.encode("latin-1"))
+        head_parts.append(forwarded_fields(admission.address, self._shared.scheme, request.host))
         if content_length is not None:
-            parts.append(b"Content-Length: %b\r\n" % content_length)
+            head_parts.append(b"Content-Length: %b\r\n" % content_length)
         elif request.is_chunked:
-            parts.append(b"Transfer-Encoding: chunked\r\n")
-        parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" if request.is_websocket else b"\r\n")
-        return b"".join(parts)
+            head_parts.append(b"Transfer-Encoding: chunked\r\n")
+        head_parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" if request.is_websocket else b"\r\n")
+        return b"".join(head_parts)
 
     def _dispatch(self) -> None:
-        target = self._choose()
+        target = self._choose_target()
         if target is not None:
             self._send(target)
 
-    def _choose(self) -> Target | None:
+    def _choose_target(self) -> Target | None:
         """Returns the route of the request. Returns None if the request was replied to, or waits for a route."""
         target = self.state.choose(self._shared.loop.time(), self._failed)
         if target is None:
@@ -176,7 +176,7 @@ class Exchange:
         upstream.attach(self, is_head=self._request.method == b"HEAD")
         self._client.resume()
         upstream.transport.write(b"".join(self._sent))  # may pause the client again
-        self._forget_large()
+        self._drop_large_copy()
 
     def on_request_data(self, data: bytes) -> None:
         """Receives a piece of the request's body."""
@@ -185,7 +185,7 @@ class Exchange:
         self.state.received += len(data)
         if self._request.is_chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._pass_on(data)
+        self._pass_body_on(data)
 
     def on_request_end(self) -> None:
         """Receives the end of the request."""
@@ -193,29 +193,29 @@ class Exchange:
             return
         self._request_is_done = True
         if self._request.is_chunked:
-            self._pass_on(_LAST_CHUNK)
+            self._pass_body_on(_LAST_CHUNK)
         self._client.wait_until(self._shared.loop.time() + self._shared.limits.first_byte_s)
         if self._response_is_done:
             self._finish()
 
-    def _pass_on(self, data: bytes) -> None:
+    def _pass_body_on(self, data: bytes) -> None:
         if self._response_is_done:
             return
         if self._upstream is None:
-            self._keep(data)
+            self._keep_for_retry(data)
             if self._sent_bytes > REPLAY_BYTES:
                 self._client.pause()
             return
         if self._is_replayable:
-            self._keep(data)
-            self._forget_large()
+            self._keep_for_retry(data)
+            self._drop_large_copy()
         self._upstream.transport.write(data)
 
-    def _keep(self, data: bytes) -> None:
+    def _keep_for_retry(self, data: bytes) -> None:
         self._sent.append(data)
         self._sent_bytes += len(data)
 
-    def _forget_large(self) -> None:
+    def _drop_large_copy(self) -> None:
         """Drops the copy of a request that is too large to be sent a second time."""
         if self._sent_bytes > REPLAY_BYTES:
             self._is_replayable = False
@@ -226,29 +226,29 @@ class Exchange:
         self._status = status
         if self._upstream is not None:
             self._record_response(self._upstream.key, status)
-        parts = [b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Status"))]
-        parts += response_fields(headers, request.host)
+        head_parts = [b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Status"))]
+        head_parts += response_fields(headers, request.host)
         has_body = request.method != b"HEAD" and status not in (204, 304)
         if has_body and not any(name == b"content-length" for name, _ in headers):
             self._adds_chunks = not request.is_http_1_0
             self._ends_by_close = request.is_http_1_0
             if self._adds_chunks:
-                parts.append(b"Transfer-Encoding: chunked\r\n")
+                head_parts.append(b"Transfer-Encoding: chunked\r\n")
         if self._ends_by_close or not self._request_is_done or self._shared.is_draining:
             self._keep_alive = False
         if not self._keep_alive:
-            parts.append(b"Connection: close\r\n")
+            head_parts.append(b"Connection: close\r\n")
         elif request.is_http_1_0:
-            parts.append(b"Connection: keep-alive\r\n")
-        parts.append(self._own_fields())
-        parts.append(b"\r\n")
-        self._out.append(b"".join(parts))
+            head_parts.append(b"Connection: keep-alive\r\n")
+        head_parts.append(self._proxy_fields())
+        head_parts.append(b"\r\n")
+        self._out.append(b"".join(head_parts))
         return has_body
 
     def _record_response(self, key: RouteKey, status: int) -> None:
         self.state.breaker.record_success(key)
 
-    def _own_fields(self) -> bytes:
+    def _proxy_fields(self) -> bytes:
         """Returns the header lines that the proxy adds to a response."""
         if not self._admission.set_cookie:
             return b""
@@ -268,7 +268,7 @@ class Exchange:
         self._response_is_done = True
         if self._adds_chunks:
             self._client.write(_LAST_CHUNK)
-        upstream = self._release()
+        upstream = self._release_upstream()
         if upstream is not None:
             if not self._request_is_done:  # the app has answered before it read everything
                 upstream.is_reusable = False
@@ -284,11 +284,14 @@ class Exchange:
         self._out.clear()
         route = self.route
         assert route is not None
-        head = [b"HTTP/1.1 101 Switching Protocols\r\n", *response_fields(upstream.head_fields, self._request.host)]
-        head.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        head_lines = [
+            b"HTTP/1.1 101 Switching Protocols\r\n",
+            *response_fields(upstream.head_fields, self._request.host),
+        ]
+        head_lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         self._shared.counts.upgrades += 1
-        self._log(101)
-        self._client.write(b"".join(head) + data)
+        self._log_response(101)
+        self._client.write(b"".join(head_lines) + data)
         tunnel = self._client.upgrade(route, upstream)
         self._end()
         return tunnel
@@ -297,10 +300,10 @@ class Exchange:
         upstream = self._upstream
         if self._is_over or upstream is None:
             return
-        self._release()
+        self._release_upstream()
         if self._status:
             # A response that ends early must look so: a clean end would pass for the whole of it.
-            self._log(self._status)
+            self._log_response(self._status)
             self._end()
             self._client.abort()
         else:
@@ -308,15 +311,15 @@ class Exchange:
             self._retry(has_been_sent=True)
 
     def _retry(self, *, has_been_sent: bool) -> None:
-        key = self.route
-        if key is not None:
-            self.state.breaker.record_failure(key, self._shared.loop.time())
+        failed_route = self.route
+        if failed_route is not None:
+            self.state.breaker.record_failure(failed_route, self._shared.loop.time())
         if self._has_retried or not self._is_replayable or not self._may_repeat(has_been_sent=has_been_sent):
             self._fail(502, "The app does not answer.")
             return
         self._has_retried = True
-        if key is not None and any(key_of(route) != key for route in self.state.circuit.route_info):
-            self._failed = frozenset((key,))
+        if failed_route is not None and any(key_of(route) != failed_route for route in self.state.circuit.route_info):
+            self._failed = frozenset((failed_route,))
         self._shared.counts.retries += 1
         self._dispatch()
 
@@ -330,11 +333,11 @@ class Exchange:
 
     def _fail(self, status: int, detail: str) -> None:
         self._set_route(None)
-        self._log(status)
+        self._log_response(status)
         self._end()
         as_page = any(name == b"accept" and b"text/html" in value for name, value in self._request.headers)
-        fields = b"Retry-After: 2\r\n" if status == 503 else b""
-        self._client.reply(error(status, detail, as_page=as_page, fields=fields))
+        header_fields = b"Retry-After: 2\r\n" if status == 503 else b""
+        self._client.reply(error(status, detail, as_page=as_page, fields=header_fields))
 
     def pause_request(self) -> None:
         self._client.pause()
@@ -350,21 +353,21 @@ class Exchange:
         if self._upstream is not None and not self._upstream.transport.is_closing():
             self._upstream.transport.resume_reading()
 
-    def client_lost(self) -> None:
+    def on_client_lost(self) -> None:
         """Ends the request at the app, because the client can no longer read the response."""
-        upstream = self._release()
+        upstream = self._release_upstream()
         if upstream is not None:
             upstream.abort()
         self._end()
 
     def cut(self) -> None:
-        self._log(499)
-        self.client_lost()
+        self._log_response(499)
+        self.on_client_lost()
         self._client.abort()
 
     def expire(self) -> None:
         """Ends an exchange after its app or its client was silent for too long."""
-        upstream = self._release()
+        upstream = self._release_upstream()
         if upstream is not None:
             upstream.abort()
         if self._status or not self._request_is_done:
@@ -373,7 +376,7 @@ class Exchange:
         else:
             self._fail(504, "The app does not answer in time.")
 
-    def _release(self) -> Upstream | None:
+    def _release_upstream(self) -> Upstream | None:
         upstream, self._upstream = self._upstream, None
         self._set_route(None)
         if upstream is not None:
@@ -382,13 +385,13 @@ class Exchange:
 
     def _set_route(self, key: RouteKey | None) -> None:
         if self.route is not None:
-            self.state.count(self.route, -1)
+            self.state.change_in_flight(self.route, -1)
         self.route = key
         if key is not None:
-            self.state.count(key, 1)
+            self.state.change_in_flight(key, 1)
 
     def _finish(self) -> None:
-        self._log(self._status)
+        self._log_response(self._status)
         self._end()
         self._client.finish(keep_alive=self._keep_alive, lingers=not self._request_is_done)
 
@@ -396,9 +399,9 @@ class Exchange:
         if not self._is_over:
             self._is_over = True
             self._set_route(None)
-            self.state.leave(self)
+            self.state.remove_connection(self)
 
-    def _log(self, status: int) -> None:
+    def _log_response(self, status: int) -> None:
         if not self._is_over:
             self._shared.log_response(self.state, self._request.method, self._request.target, status, self._began)
             if is_tracing():
@@ -409,16 +412,16 @@ class Exchange:
 
         The app receives that trace context unchanged.
         """
-        sent = next((value for name, value in self._request.headers if name == _TRACEPARENT), None)
-        if sent is None:
+        traceparent = next((value for name, value in self._request.headers if name == _TRACEPARENT), None)
+        if traceparent is None:
             return
-        ended = datetime.now(UTC)
+        ended_at = datetime.now(UTC)
         method = self._request.method.decode("latin-1")
         record_span(
             f"app {method}",
-            ended - timedelta(seconds=time.monotonic() - self._began),
-            ended,
-            parent=sent.decode("latin-1"),
+            ended_at - timedelta(seconds=time.monotonic() - self._began),
+            ended_at,
+            parent=traceparent.decode("latin-1"),
             attributes={"http.request.method": method, "http.response.status_code": status},
             failure=str(status) if status >= 500 else None,
             is_limited=True,

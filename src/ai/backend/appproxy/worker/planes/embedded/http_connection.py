@@ -28,7 +28,7 @@ MODELS = -1
 """The slot of the base URL of all models."""
 
 
-class _Queued:
+class _QueuedRequest:
     """Holds a request that arrived before the previous one was answered, with the received part of its body."""
 
     __slots__ = ("body", "is_done", "request")
@@ -58,7 +58,7 @@ class HttpConnection(asyncio.Protocol):
         self._pool = pool
         self._port = port
         self._exchange: Exchange | ModelSearch | None = None
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[_QueuedRequest] = deque()
         self._tunnel: Tunnel | None = None
         self._early: list[bytes] = []
         self._is_closing = False
@@ -89,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._tunnel is not None:
-            self._tunnel.from_client(data)
+            self._tunnel.send_to_app(data)
             return
         if self._is_closing:
             return
@@ -125,19 +125,19 @@ class HttpConnection(asyncio.Protocol):
         if self._bad is not None:
             return
         try:
-            request = self._request()
+            request = self._read_request()
         except BadRequest as e:
             self._bad = e
             return
         if self._exchange is not None or self._queue:
-            self._queue.append(_Queued(request))
+            self._queue.append(_QueuedRequest(request))
             self._transport.pause_reading()
             if len(self._queue) > _MAX_PIPELINED:
                 self._bad = BadRequest("too many requests are sent at once", 429)
         else:
             self._start(request)
 
-    def _request(self) -> ClientRequest:
+    def _read_request(self) -> ClientRequest:
         parser, fields, limits = self._parser, self._fields, self._shared.limits
         if len(fields) > limits.header_fields:
             raise BadRequest("too many header fields", 431)
@@ -145,32 +145,38 @@ class HttpConnection(asyncio.Protocol):
             raise BadRequest("the head is too large", 431)
         method, version = parser.get_method(), parser.get_http_version()
         host = check_request(method, self._target, version, fields)
-        length, upgrade, chunked, expects = None, b"", False, False
+        content_length, upgrade_protocol, is_chunked, expects_continue = None, b"", False, False
         for name, value in fields:
             if name == b"content-length":
-                length = value
+                content_length = value
             elif name == b"transfer-encoding":
-                chunked = True
+                is_chunked = True
             elif name == b"upgrade":
-                upgrade = value.lower()
+                upgrade_protocol = value.lower()
             elif name == b"expect":
-                expects = value.lower() == b"100-continue"
-        if length is not None and limits.body_bytes and int(length) > limits.body_bytes:
+                expects_continue = value.lower() == b"100-continue"
+        if content_length is not None and limits.body_bytes and int(content_length) > limits.body_bytes:
             raise BadRequest("the body is too large", 413)
-        upgrades = parser.should_upgrade()
-        is_websocket = upgrades and upgrade == b"websocket" and method == b"GET" and not chunked and not length
+        has_upgrade = parser.should_upgrade()
+        is_websocket = (
+            has_upgrade
+            and upgrade_protocol == b"websocket"
+            and method == b"GET"
+            and not is_chunked
+            and not content_length
+        )
         return ClientRequest(
             method=method,
             target=self._target,
             headers=fields,
             host=host,
             # After an upgrade that is not made the parser cannot tell what follows.
-            keep_alive=parser.should_keep_alive() and not upgrades,
+            keep_alive=parser.should_keep_alive() and not has_upgrade,
             is_http_1_0=version == "1.0",
             is_websocket=is_websocket,
-            is_chunked=chunked,
-            content_length=length,
-            expects_continue=expects,
+            is_chunked=is_chunked,
+            content_length=content_length,
+            expects_continue=expects_continue,
         )
 
     def on_body(self, data: bytes) -> None:
@@ -198,24 +204,26 @@ class HttpConnection(asyncio.Protocol):
             return self._find_model(request)
         state = shared.circuit_of(request.host.decode("latin-1"), self._port)
         if state is None:
-            kind = NoSuchObject if self._port is not None else SubdomainUnknown
-            self._answer(request, error(404, "There is no app at this address.", kind, as_page=wants_page(request)))
+            error_class = NoSuchObject if self._port is not None else SubdomainUnknown
+            self._answer_directly(
+                request, error(404, "There is no app at this address.", error_class, as_page=wants_page(request))
+            )
             return None
         verdict = shared.gate.check(state.circuit, request, self._peer)
         if isinstance(verdict, Response):
-            self._answer(request, verdict)
+            self._answer_directly(request, verdict)
             return None
-        return self._pass_on(state, request, verdict)
+        return self._start_exchange(state, request, verdict)
 
     def _find_model(self, request: ClientRequest) -> ModelSearch | None:
         """Answers a request at the base URL of all models, or waits until its body names the model."""
         grant = self._shared.gate.read_grant(request)
         if isinstance(grant, Response):
-            self._answer(request, grant)
+            self._answer_directly(request, grant)
             return None
-        answer = answer_about_models(self._shared.table, request.method, request.target, grant)
-        if answer is not None:
-            self._answer(request, answer)
+        reply = answer_about_models(self._shared.table, request.method, request.target, grant)
+        if reply is not None:
+            self._answer_directly(request, reply)
             return None
         if request.expects_continue and request.has_body:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -230,25 +238,27 @@ class HttpConnection(asyncio.Protocol):
             self.reply(verdict)
             return
         request.expects_continue = False
-        exchange = self._pass_on(state, request, verdict)
+        exchange = self._start_exchange(state, request, verdict)
         if exchange is not None:
             exchange.on_request_data(body)
             exchange.on_request_end()
 
-    def _pass_on(self, state: CircuitState, request: ClientRequest, admission: Admission) -> Exchange | None:
+    def _start_exchange(self, state: CircuitState, request: ClientRequest, admission: Admission) -> Exchange | None:
         shared = self._shared
         if len(state.connections) >= shared.limits.circuit_connections:
-            self._answer(request, error(503, "The app has too many open requests.", fields=b"Retry-After: 2\r\n"))
+            self._answer_directly(
+                request, error(503, "The app has too many open requests.", fields=b"Retry-After: 2\r\n")
+            )
         else:
             if request.expects_continue and request.has_body:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            kind = Exchange if state.endpoint is None or request.is_websocket else ModelExchange
-            exchange = self._exchange = kind(shared, self._pool, self, state, request, admission)
+            exchange_class = Exchange if state.endpoint is None or request.is_websocket else ModelExchange
+            exchange = self._exchange = exchange_class(shared, self._pool, self, state, request, admission)
             exchange.start()
             return exchange
         return None
 
-    def _answer(self, request: ClientRequest, response: Response) -> None:
+    def _answer_directly(self, request: ClientRequest, response: Response) -> None:
         """Replies to the request without asking an app.
 
         A body that is still to come is not read: the connection ends.
@@ -275,10 +285,10 @@ class HttpConnection(asyncio.Protocol):
             return
         self.deadline = self._shared.loop.time() + self._shared.limits.keep_alive_s
         if self._queue:
-            queued = self._queue.popleft()
-            exchange = self._start(queued.request)
+            queued_request = self._queue.popleft()
+            exchange = self._start(queued_request.request)
             if exchange is not None:
-                queued.pass_to(exchange)
+                queued_request.pass_to(exchange)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -290,24 +300,26 @@ class HttpConnection(asyncio.Protocol):
         self._shared.timed.discard(self)
         tunnel = Tunnel(self._shared, exchange.state, route, self._transport, upstream.transport)
         self._tunnel = tunnel
-        for data in self._early:
-            if data:
-                tunnel.from_client(data)
+        for early_data in self._early:
+            if early_data:
+                tunnel.send_to_app(early_data)
         self._early.clear()
         self._transport.resume_reading()
         return tunnel
 
-    def _refuse(self, bad: BadRequest) -> None:
+    def _refuse(self, bad_request: BadRequest) -> None:
         """Ends the connection, because the end of the request is no longer certain."""
         self._shared.counts.refused["malformed"] += 1
         exchange, self._exchange = self._exchange, None
         self._queue.clear()
         if exchange is not None:
-            exchange.client_lost()
+            exchange.on_client_lost()
             if exchange.has_responded:
                 self.abort()
                 return
-        self._transport.write((response := error(bad.status, str(bad))).head(keep_alive=False) + response.body)
+        self._transport.write(
+            (response := error(bad_request.status, str(bad_request))).head(keep_alive=False) + response.body
+        )
         self._close(lingers=True)
 
     def _close(self, *, lingers: bool = False) -> None:
@@ -357,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
             self.deadline = self._shared.loop.time() + self._shared.limits.stream_gap_s
 
     def eof_received(self) -> bool:
-        return self._tunnel is not None and self._tunnel.client_ended()
+        return self._tunnel is not None and self._tunnel.end_client_direction()
 
     def abort(self) -> None:
         self._is_closing = True
@@ -383,7 +395,7 @@ class HttpConnection(asyncio.Protocol):
         if self._counted is not None:
             self._shared.connection_count.release(self._counted)
         if self._tunnel is not None:
-            self._tunnel.client_lost(exc)
+            self._tunnel.on_client_lost(exc)
         elif self._exchange is not None:
             exchange, self._exchange = self._exchange, None
-            exchange.client_lost()
+            exchange.on_client_lost()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ai.backend.appproxy.worker.access.replies import Response, error
-from ai.backend.appproxy.worker.inference.endpoint import Served
+from ai.backend.appproxy.worker.inference.endpoint import ServedRequest
 from ai.backend.appproxy.worker.planes.embedded.exchange import Exchange
 from ai.backend.appproxy.worker.planes.embedded.model_search import describe_models
 from ai.backend.common.structs import replace
@@ -51,16 +51,16 @@ class ModelExchange(Exchange):
         assert endpoint is not None
         self._endpoint = endpoint
         self._pieces = []
-        keys = [value for name, value in request.headers if name == _SESSION_FIELD]
-        key = keys[0][:_MAX_SESSION_BYTES].decode("latin-1") if keys else ""
-        self._prompt = Prompt(session_key=key)
+        session_keys = [value for name, value in request.headers if name == _SESSION_FIELD]
+        session_key = session_keys[0][:_MAX_SESSION_BYTES].decode("latin-1") if session_keys else ""
+        self._prompt = Prompt(session_key=session_key)
         media_types = [value for name, value in request.headers if name == b"content-type"]
         is_json = bool(media_types) and media_types[0].partition(b";")[0].strip().lower() == b"application/json"
         self._is_reading = request.has_body and request.method == b"POST" and is_json
         if self._is_reading:
             self.state.requests += 1
             self.state.last_used = time.time()
-            self.state.enter(self)
+            self.state.add_connection(self)
             self._client.wait_until(self._shared.loop.time() + self._shared.limits.body_gap_s)
         elif self._admit(Estimate(prompt=int(request.content_length or 0) // 4)):
             super().start()
@@ -94,32 +94,34 @@ class ModelExchange(Exchange):
         self._pieces.clear()
         estimate = Estimate(prompt=len(body) // 4)
         try:
-            model = read_request(body)
+            model_request = read_request(body)
         except ValueError:
             pass  # not every engine takes objects: this one may
         else:
-            body = model.body
-            output = DEFAULT_OUTPUT_TOKENS if model.max_output is None else model.max_output
-            estimate = Estimate(prompt=model.prompt_tokens, output=output)
-            self._prompt = self._prompt_of(model)
-            self._model = replace(model, body=b"", prompt=b"")
-            if model.strips_usage:
+            body = model_request.body
+            output_tokens = DEFAULT_OUTPUT_TOKENS if model_request.max_output is None else model_request.max_output
+            estimate = Estimate(prompt=model_request.prompt_tokens, output=output_tokens)
+            self._prompt = self._prompt_of(model_request)
+            self._model = replace(model_request, body=b"", prompt=b"")
+            if model_request.strips_usage:
                 self._admission = replace(self._admission, hidden=self._admission.hidden | _ACCEPT_ENCODING)
         if not self._admit(estimate):
             return
-        self._keep(self._head(str(len(body)).encode()))
-        self._keep(body)
+        self._keep_for_retry(self._request_head(str(len(body)).encode()))
+        self._keep_for_retry(body)
         self._endpoint.budget.count_request()
         self._client.wait_until(self._shared.loop.time() + self._shared.limits.first_byte_s)
         self._dispatch()
 
-    def _prompt_of(self, model: ModelRequest) -> Prompt:
+    def _prompt_of(self, model_request: ModelRequest) -> Prompt:
         """Returns the parts of the request by which its replica is chosen."""
-        key = self._prompt.session_key
+        session_key = self._prompt.session_key
         if self._endpoint.options.routing is not RoutingKind.PREFIX:
-            return Prompt(tokens=model.prompt_tokens, session_key=key)
-        salt = f"{model.model}\0{model.salt}".encode(errors="surrogatepass")
-        return Prompt(blocks=hash_blocks(model.prompt, salt), tokens=model.prompt_tokens, session_key=key)
+            return Prompt(tokens=model_request.prompt_tokens, session_key=session_key)
+        salt = f"{model_request.model}\0{model_request.salt}".encode(errors="surrogatepass")
+        return Prompt(
+            blocks=hash_blocks(model_request.prompt, salt), tokens=model_request.prompt_tokens, session_key=session_key
+        )
 
     def _admit(self, estimate: Estimate) -> bool:
         """Reserves the tokens that the request may cost, or replies that it exceeds a limit of its token."""
@@ -131,24 +133,24 @@ class ModelExchange(Exchange):
         if verdict.what == "concurrent":
             detail = f"This token is limited to {verdict.limit} open requests."
         wait_s = max(1, int(verdict.retry_after_s + 0.999))
-        fields = b"Retry-After: %d\r\n" % wait_s + self._endpoint.rate_fields(self._admission.grant)
-        self._refuse(error(429, detail, fields=fields, model_code="rate_limit_exceeded"))
+        header_fields = b"Retry-After: %d\r\n" % wait_s + self._endpoint.rate_limit_fields(self._admission.grant)
+        self._refuse(error(429, detail, fields=header_fields, model_code="rate_limit_exceeded"))
         return False
 
     def _refuse(self, response: Response) -> None:
         self._shared.counts.refused[response.reason] += 1
-        self._log(response.status)
+        self._log_response(response.status)
         self._end()
         self._client.reply(response)
 
-    def _forget_large(self) -> None:
+    def _drop_large_copy(self) -> None:
         # A request to a model is kept whole until its answer begins: it was read whole, within a limit of all of them.
         if not self._is_reading:
-            super()._forget_large()
+            super()._drop_large_copy()
 
     # The replica
 
-    def _choose(self) -> Target | None:
+    def _choose_target(self) -> Target | None:
         endpoint = self._endpoint
         self._leave_replica()
         if endpoint.has_replicas and (not endpoint.is_releasing or self._has_retried or self._is_released):
@@ -156,12 +158,12 @@ class ModelExchange(Exchange):
             if pick is not None:
                 self._pick = self._last = pick
                 return pick.target
-        self._wait()
+        self._wait_for_replica()
         return None
 
     _is_released = False
 
-    def _wait(self) -> None:
+    def _wait_for_replica(self) -> None:
         """Lets the request wait for a replica, if requests of its kind wake the endpoint."""
         endpoint, request = self._endpoint, self._request
         if not endpoint.has_replicas and request.method in _NOT_WAKING:
@@ -194,7 +196,7 @@ class ModelExchange(Exchange):
         if pick is not None:
             if not self._status:
                 self._endpoint.picker.begin_response(pick)
-            self._endpoint.end(pick)
+            self._endpoint.end_request(pick)
 
     @property
     def _is_repeatable(self) -> bool:
@@ -213,27 +215,27 @@ class ModelExchange(Exchange):
 
     def on_response(self, status: int, headers: list[Header], *, keep_alive: bool) -> bool:
         upstream = self._upstream
-        if status in _OVERLOADED and upstream is not None and self._can_ask_another():
-            self._release()
+        if status in _OVERLOADED and upstream is not None and self._can_ask_another_replica():
+            self._release_upstream()
             upstream.abort()
-            self._shared.loop.call_soon(self._ask_another)
+            self._shared.loop.call_soon(self._ask_another_replica)
             return False
         self._drop_body()
         self._first_byte_s = time.monotonic() - self._began
         if self._pick is not None:
             self._endpoint.picker.begin_response(self._pick)
         if self._model is not None and status < 400:
-            self._reader = self._reader_of(self._model, headers)
+            self._reader = self._answer_reader_of(self._model, headers)
         return super().on_response(status, headers, keep_alive=keep_alive)
 
-    def _reader_of(self, model: ModelRequest, headers: list[Header]) -> AnswerReader:
-        fields = dict(headers)
-        is_events = fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
-        if b"content-length" in fields:  # a length that was announced cannot change
-            model = replace(model, strips_usage=False)
-        return AnswerReader(model, is_events=is_events, is_encoded=b"content-encoding" in fields)
+    def _answer_reader_of(self, model_request: ModelRequest, headers: list[Header]) -> AnswerReader:
+        header_values = dict(headers)
+        is_event_stream = header_values.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        if b"content-length" in header_values:  # a length that was announced cannot change
+            model_request = replace(model_request, strips_usage=False)
+        return AnswerReader(model_request, is_events=is_event_stream, is_encoded=b"content-encoding" in header_values)
 
-    def _can_ask_another(self) -> bool:
+    def _can_ask_another_replica(self) -> bool:
         return (
             self._is_reading
             and not self._has_retried
@@ -241,11 +243,11 @@ class ModelExchange(Exchange):
             and self._endpoint.budget.take()
         )
 
-    def _ask_another(self) -> None:
+    def _ask_another_replica(self) -> None:
         """Sends the request to another replica, because the present one is overloaded."""
         if self._is_over or self._last is None:
             return
-        self._avoid(self._last.target.key)
+        self._avoid_replica(self._last.target.key)
         self._has_retried = True
         self._shared.counts.retries += 1
         self._dispatch()
@@ -256,11 +258,11 @@ class ModelExchange(Exchange):
         else:
             super()._record_response(key, status)
 
-    def _own_fields(self) -> bytes:
-        fields = super()._own_fields()
+    def _proxy_fields(self) -> bytes:
+        header_fields = super()._proxy_fields()
         if self._reservation is not None:
-            fields += self._endpoint.rate_fields(self._admission.grant)
-        return fields
+            header_fields += self._endpoint.rate_limit_fields(self._admission.grant)
+        return header_fields
 
     def on_response_data(self, data: bytes) -> None:
         if self._reader is not None:
@@ -269,8 +271,8 @@ class ModelExchange(Exchange):
             super().on_response_data(data)
 
     def on_response_end(self) -> None:
-        if self._reader is not None and (rest := self._reader.finish()):
-            super().on_response_data(rest)
+        if self._reader is not None and (last_data := self._reader.finish()):
+            super().on_response_data(last_data)
             self.flush()
         super().on_response_end()
 
@@ -280,10 +282,10 @@ class ModelExchange(Exchange):
             self._is_broken = True
             self.state.breaker.record_failure(upstream.key, self._shared.loop.time())
         elif upstream is not None and not upstream.idle_since:  # one that has rested may be closed by any server
-            self._avoid(upstream.key)
+            self._avoid_replica(upstream.key)
         super().on_upstream_lost(error)
 
-    def _avoid(self, key: RouteKey) -> None:
+    def _avoid_replica(self, key: RouteKey) -> None:
         """Counts a failure of a replica. The next attempt uses another replica if there is one."""
         self.state.breaker.record_failure(key, self._shared.loop.time())
         if len(self._endpoint.picker.loads) > 1:
@@ -297,20 +299,20 @@ class ModelExchange(Exchange):
 
     def _count_attempt(self) -> None:
         """Counts a failed attempt once, at the replica that was tried."""
-        last, self._last = self._last, None
-        if last is not None:
-            served = Served(cost=Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
-            self._endpoint.count(self._admission.grant, last, served)
+        failed_pick, self._last = self._last, None
+        if failed_pick is not None:
+            failed_request = ServedRequest(cost=Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
+            self._endpoint.count_request(self._admission.grant, failed_pick, failed_request)
 
     # The end
 
     def _fail(self, status: int, detail: str) -> None:
         self._set_route(None)
-        self._log(status)
+        self._log_response(status)
         self._is_broken = True
         self._end()
-        fields = b"Retry-After: 2\r\n" if status in (429, 503) else b""
-        self._client.reply(error(status, detail, fields=fields, model_code=_CODES.get(status, "error")))
+        header_fields = b"Retry-After: 2\r\n" if status in (429, 503) else b""
+        self._client.reply(error(status, detail, fields=header_fields, model_code=_CODES.get(status, "error")))
 
     def expire(self) -> None:
         if self._is_waiting:
@@ -327,7 +329,7 @@ class ModelExchange(Exchange):
                 self._is_waiting = False
                 self._endpoint.withdraw(self)
             self._drop_body()
-            self._count()
+            self._count_usage()
         super()._end()
 
     def _drop_body(self) -> None:
@@ -338,7 +340,7 @@ class ModelExchange(Exchange):
             self._shared.model_bytes -= self.size
             self.size = 0
 
-    def _count(self) -> None:
+    def _count_usage(self) -> None:
         """Counts the tokens and the time that the request cost.
 
         A request that no replica has begun to
@@ -349,5 +351,5 @@ class ModelExchange(Exchange):
         if self._last is not None:
             is_error = self._is_broken or self._status >= 500
             busy_s = time.monotonic() - self._began
-            served = Served(cost=cost, is_error=is_error, busy_s=busy_s, first_byte_s=self._first_byte_s)
-            self._endpoint.count(self._admission.grant, self._last, served)
+            served_request = ServedRequest(cost=cost, is_error=is_error, busy_s=busy_s, first_byte_s=self._first_byte_s)
+            self._endpoint.count_request(self._admission.grant, self._last, served_request)

@@ -20,32 +20,32 @@ from ai.backend.core.serving.answers import read_request
 _MODELS_PATH = b"/v1/models"
 
 
-def _usable(table: Iterable[CircuitState], grant: Grant | None) -> Iterator[tuple[str, CircuitState]]:
+def _usable_models(table: Iterable[CircuitState], grant: Grant | None) -> Iterator[tuple[str, CircuitState]]:
     """Yields the models that a token may use, with their endpoints: first the token's own models, then
     public models."""
-    names = grant.audience if grant is not None else frozenset()
-    served = (s for s in table if s.endpoint is not None and s.circuit.protocol is ProxyProtocol.HTTP)
-    states = sorted(served, key=lambda s: (s.circuit.created_at, s.circuit.id))
-    for is_own in (True, False):
+    endpoint_ids = grant.audience if grant is not None else frozenset()
+    served_states = (s for s in table if s.endpoint is not None and s.circuit.protocol is ProxyProtocol.HTTP)
+    states = sorted(served_states, key=lambda s: (s.circuit.created_at, s.circuit.id))
+    for wants_own in (True, False):
         for state in states:
-            own = str(state.circuit.endpoint_id) in names
-            if state.endpoint is not None and own is is_own and (own or state.circuit.open_to_public):
-                for model in state.endpoint.models:
-                    yield model, state
+            is_own = str(state.circuit.endpoint_id) in endpoint_ids
+            if state.endpoint is not None and is_own is wants_own and (is_own or state.circuit.open_to_public):
+                for model_name in state.endpoint.models:
+                    yield model_name, state
 
 
-def _described(model: str, circuit: Circuit) -> dict[str, Any]:
+def _describe_model(model_name: str, circuit: Circuit) -> dict[str, Any]:
     owner = circuit.serving.name if circuit.serving is not None else "backendai"
     try:
-        created = int(datetime.fromisoformat(circuit.created_at).timestamp())
+        created_at = int(datetime.fromisoformat(circuit.created_at).timestamp())
     except ValueError:
-        created = 0
-    return {"id": model, "object": "model", "created": created, "owned_by": owner}
+        created_at = 0
+    return {"id": model_name, "object": "model", "created": created_at, "owned_by": owner}
 
 
 def describe_models(circuit: Circuit, models: Iterable[str]) -> Response:
     """Returns the list of the models of one endpoint, in the format of OpenAI's interface."""
-    return document({"object": "list", "data": [_described(model, circuit) for model in models]})
+    return document({"object": "list", "data": [_describe_model(model_name, circuit) for model_name in models]})
 
 
 def answer_about_models(
@@ -57,21 +57,21 @@ def answer_about_models(
         return None
     if method not in (b"GET", b"HEAD") or not (path + b"/").startswith(_MODELS_PATH + b"/"):
         return error(404, "There is nothing at this address.", model_code="not_found")
-    models: dict[str, dict[str, Any]] = {}
-    for name, state in _usable(table, grant):
-        models.setdefault(name, _described(name, state.circuit))
+    models_by_name: dict[str, dict[str, Any]] = {}
+    for name, state in _usable_models(table, grant):
+        models_by_name.setdefault(name, _describe_model(name, state.circuit))
     if path == _MODELS_PATH:
-        return document({"object": "list", "data": list(models.values())})
-    model = models.get(unquote(path[len(_MODELS_PATH) + 1 :].decode("ascii", "replace")))
-    return document(model) if model is not None else no_such_model()
+        return document({"object": "list", "data": list(models_by_name.values())})
+    model = models_by_name.get(unquote(path[len(_MODELS_PATH) + 1 :].decode("ascii", "replace")))
+    return document(model) if model is not None else missing_model_reply()
 
 
-def no_such_model() -> Response:
+def missing_model_reply() -> Response:
     """Returns the reply for a model that does not exist, or that the token may not use."""
     return error(404, "There is no such model, or the token is not good for it.", model_code="model_not_found")
 
 
-class Searcher(Protocol):
+class SearchClient(Protocol):
     """Represents the connection of a request whose model is searched."""
 
     def reply(self, response: Response) -> None: ...
@@ -85,7 +85,7 @@ class ModelSearch:
     route: RouteKey | None = None
     has_responded = False
 
-    def __init__(self, shared: Shared, client: Searcher, request: ClientRequest, grant: Grant) -> None:
+    def __init__(self, shared: Shared, client: SearchClient, request: ClientRequest, grant: Grant) -> None:
         self._shared = shared
         self._client = client
         self._request = request
@@ -111,16 +111,16 @@ class ModelSearch:
             return
         body = b"".join(self._pieces)
         try:
-            request = read_request(body)
+            model_request = read_request(body)
         except ValueError as e:
             self._reply(error(400, str(e), model_code="invalid_json"))
             return
-        for name, state in _usable(self._shared.table, self._grant):
-            if name == request.model:
+        for model_name, state in _usable_models(self._shared.table, self._grant):
+            if model_name == model_request.model:
                 self._end()
                 self._client.pass_to_endpoint(state, self._request, self._grant, body)
                 return
-        self._reply(no_such_model())
+        self._reply(missing_model_reply())
 
     def _reply(self, response: Response) -> None:
         self._shared.counts.refused[response.reason] += 1
@@ -133,7 +133,7 @@ class ModelSearch:
             self._shared.model_bytes -= self._size
             self._pieces.clear()
 
-    def client_lost(self) -> None:
+    def on_client_lost(self) -> None:
         self._end()
 
     def expire(self) -> None:

@@ -118,7 +118,7 @@ class EmbeddedPlane:
         )
         self._pool = UpstreamPool(self._shared)
         if frontend.behind is not None:
-            await self._listen_behind(frontend.behind)
+            await self._listen_behind_proxy(frontend.behind)
         elif frontend.domain is not None:
             await self._listen(frontend.port or 0, None)
         else:
@@ -136,7 +136,7 @@ class EmbeddedPlane:
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
-                lambda: self._client(slot),
+                lambda: self._make_client(slot),
                 host or self._frontend.host,
                 port,
                 ssl=self._frontend.tls,
@@ -149,54 +149,58 @@ class EmbeddedPlane:
             self._busy_ports.pop(port, None)
             self._listeners.append(listener)
 
-    async def _listen_behind(self, place: Path | tuple[str, int]) -> None:
-        slots = {port: slot for slot, port in self._frontend.ports.items()}
+    async def _listen_behind_proxy(self, listen_address: Path | tuple[str, int]) -> None:
+        slots_by_port = {port: slot for slot, port in self._frontend.ports.items()}
 
-        def accept(address: str, port: int) -> asyncio.Protocol | None:
+        def make_client(address: str, port: int) -> asyncio.Protocol | None:
             if self._frontend.domain is not None:
-                return self._client(None, address)
-            return self._client(slots[port], address) if port in slots else None
+                return self._make_client(None, address)
+            return self._make_client(slots_by_port[port], address) if port in slots_by_port else None
 
         loop = asyncio.get_running_loop()
-        if isinstance(place, tuple):
-            self._listeners.append(await loop.create_server(lambda: BehindProxy(accept), *place, backlog=_BACKLOG))
+        if isinstance(listen_address, tuple):
+            self._listeners.append(
+                await loop.create_server(lambda: BehindProxy(make_client), *listen_address, backlog=_BACKLOG)
+            )
             return
-        _remove(place)
-        self._listeners.append(await loop.create_unix_server(lambda: BehindProxy(accept), place, backlog=_BACKLOG))
-        _make_private(place)
+        _remove_socket_file(listen_address)
+        self._listeners.append(
+            await loop.create_unix_server(lambda: BehindProxy(make_client), listen_address, backlog=_BACKLOG)
+        )
+        _restrict_to_owner(listen_address)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Returns the addresses on which the plane listens."""
         return [listener.sockets[0].getsockname()[:2] for listener in self._listeners]
 
-    def _client(self, slot: int | None, peer: str | None = None) -> asyncio.Protocol:
+    def _make_client(self, slot: int | None, peer: str | None = None) -> asyncio.Protocol:
         state = self._shared.table.by_port.get(slot) if slot is not None else None
         if state is not None and state.circuit.protocol is ProxyProtocol.TCP:
             return TcpClient(self._shared, state, peer)
         return HttpConnection(self._shared, self._pool, slot, peer)
 
     async def apply(self, changes: Changes) -> Applied:
-        table, now = self._shared.table, self._shared.loop.time()
-        for circuit_id in removed_ids(changes, table.by_id):
-            table.remove(circuit_id)
-        failed: dict[UUID, str] = {}
+        circuit_table, now = self._shared.table, self._shared.loop.time()
+        for circuit_id in removed_ids(changes, circuit_table.by_id):
+            circuit_table.remove(circuit_id)
+        refusals: dict[UUID, str] = {}
         for circuit in changes.circuits:
             refusal = refusal_of(circuit, self.capabilities)
             if refusal is None and circuit.port is not None and circuit.frontend_mode is FrontendMode.PORT:
                 refusal = await self._port_refusal(circuit.port)
             if refusal is None:
-                table.put(circuit, now)
+                circuit_table.put(circuit, now)
             else:
-                table.remove(circuit.id)
-                failed[circuit.id] = refusal
-        return Applied(version=changes.version, failed=failed)
+                circuit_table.remove(circuit.id)
+                refusals[circuit.id] = refusal
+        return Applied(version=changes.version, failed=refusals)
 
     async def _port_refusal(self, port: int) -> str | None:
-        slot, own = port, self._frontend.ports.get(port)
-        if own is None:
+        slot, listen_port = port, self._frontend.ports.get(port)
+        if listen_port is None:
             return f"E00001: Server misconfigured - coordinator: {slot} is no port of this worker"
-        port = own
+        port = listen_port
         if port in self._busy_ports:
             await self._listen(port, slot)
         reason = self._busy_ports.get(port)
@@ -210,8 +214,8 @@ class EmbeddedPlane:
     def take_usage(self) -> list[InferenceUsage]:
         return self._inference.book.take()
 
-    def when_waiting(self, call: Callable[[], None]) -> None:
-        self._inference.on_waiting = call
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        self._inference.on_waiting = callback
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         return {state.circuit.id: state.observe() for state in self._shared.table}
@@ -236,23 +240,23 @@ class EmbeddedPlane:
         await self._drain(drain_s)
         for state in shared.table:
             state.cut()
-        self._pool.close_idle(all_of_them=True)
+        self._pool.close_idle(closes_all=True)
         for connection in list(shared.timed):
             connection.expire()
         await cancel_all(*shared.tasks, *((self._sweeper,) if self._sweeper else ()))
 
     async def _drain(self, drain_s: float) -> None:
         """Waits until no connection is open, at most for the given time."""
-        end = self._shared.loop.time() + drain_s
+        deadline = self._shared.loop.time() + drain_s
         for _ in range(int(drain_s / _DRAIN_STEP_S)):
-            if self._shared.loop.time() >= end or not any(state.connections for state in self._shared.table):
+            if self._shared.loop.time() >= deadline or not any(state.connections for state in self._shared.table):
                 return
             await asyncio.sleep(_DRAIN_STEP_S)
 
 
-def _remove(path: Path) -> None:
+def _remove_socket_file(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _make_private(path: Path) -> None:
+def _restrict_to_owner(path: Path) -> None:
     path.chmod(0o600)

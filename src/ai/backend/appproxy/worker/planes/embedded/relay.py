@@ -32,28 +32,28 @@ class Tunnel:
         self._app = app
         self._client_has_ended = self._app_has_ended = False
         self.deadline = shared.loop.time() + shared.limits.tunnel_gap_s
-        state.enter(self)
-        state.count(route, 1)
+        state.add_connection(self)
+        state.change_in_flight(route, 1)
         shared.timed.add(self)
 
-    def from_client(self, data: bytes) -> None:
+    def send_to_app(self, data: bytes) -> None:
         self._state.received += len(data)
         self.deadline = self._shared.loop.time() + self._shared.limits.tunnel_gap_s
         self._app.write(data)
 
-    def from_app(self, data: bytes) -> None:
+    def send_to_client(self, data: bytes) -> None:
         self._state.sent += len(data)
         self.deadline = self._shared.loop.time() + self._shared.limits.tunnel_gap_s
         self._client.write(data)
 
-    def client_ended(self) -> bool:
+    def end_client_direction(self) -> bool:
         """Passes on that the client ends its direction. Returns True if the other direction stays open."""
         self._client_has_ended = True
-        return _end(self._app) and not self._app_has_ended
+        return _end_direction(self._app) and not self._app_has_ended
 
-    def app_ended(self) -> bool:
+    def end_app_direction(self) -> bool:
         self._app_has_ended = True
-        return _end(self._client) and not self._client_has_ended
+        return _end_direction(self._client) and not self._client_has_ended
 
     def pause_client(self) -> None:
         _pause(self._client)
@@ -67,11 +67,11 @@ class Tunnel:
     def resume_app(self) -> None:
         _resume(self._app)
 
-    def client_lost(self, error: Exception | None) -> None:
+    def on_client_lost(self, error: Exception | None) -> None:
         self._finish()
         _close(self._app, error)
 
-    def app_lost(self, error: Exception | None) -> None:
+    def on_app_lost(self, error: Exception | None) -> None:
         self._finish()
         _close(self._client, error)
 
@@ -86,21 +86,21 @@ class Tunnel:
     def _finish(self) -> None:
         if self in self._shared.timed:
             self._shared.timed.discard(self)
-            self._state.leave(self)
+            self._state.remove_connection(self)
             if self.route is not None:
-                self._state.count(self.route, -1)
+                self._state.change_in_flight(self.route, -1)
 
 
 def reset(transport: asyncio.Transport) -> None:
     """Cuts a connection by a reset, because a normal end would look like the end of the data."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None and not transport.is_closing():
+    raw_socket = transport.get_extra_info("socket")
+    if raw_socket is not None and not transport.is_closing():
         with suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
 
 
-def _end(transport: asyncio.Transport) -> bool:
+def _end_direction(transport: asyncio.Transport) -> bool:
     """Ends one direction of a connection.
 
     TLS has no half close: there the whole connection ends after what is buffered.

@@ -69,8 +69,8 @@ class Shared:
         """
         if port is not None:
             return self.table.by_port.get(port)
-        label = subdomain_of(host, self.domain) if self.domain else None
-        return self.table.by_subdomain.get(label) if label else None
+        subdomain = subdomain_of(host, self.domain) if self.domain else None
+        return self.table.by_subdomain.get(subdomain) if subdomain else None
 
     def sweep(self) -> None:
         """Ends connections whose deadline has passed, and drains whose time is over."""
@@ -81,17 +81,17 @@ class Shared:
             if state.draining:
                 state.end_drains(now)
 
-    def spawn(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+    def spawn(self, coroutine: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         """Runs a coroutine in the background until the plane stops."""
-        task = self.loop.create_task(work)
+        task = self.loop.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
-    def log_response(self, state: CircuitState, method: bytes, target: bytes, status: int, began: float) -> None:
+    def log_response(self, state: CircuitState, method: bytes, target: bytes, status: int, started_at: float) -> None:
         """Counts a response, and logs it without the query and the client's address."""
         self.counts.responses[state.mode, status] += 1
         if self.logs_access:
             path = target.partition(b"?")[0].decode("ascii", "replace")
-            taken_ms = 1000 * (time.monotonic() - began)
-            access_log.info("%s %s %s %d %.1f ms", state.circuit.id, method.decode(), path, status, taken_ms)
+            duration_ms = 1000 * (time.monotonic() - started_at)
+            access_log.info("%s %s %s %d %.1f ms", state.circuit.id, method.decode(), path, status, duration_ms)

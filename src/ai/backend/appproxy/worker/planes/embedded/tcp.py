@@ -16,7 +16,7 @@ from ai.backend.core.proxy.routing import RouteKey
 WRITE_BUFFER_BYTES = 256 * 1024
 
 
-class _Early:
+class _EarlyData:
     """Holds the bytes of one side that arrive before the tunnel exists.
 
     They can arrive although reading is paused, because uvloop begins to read after ``connection_made``.
@@ -30,21 +30,23 @@ class _Early:
         transport.pause_reading()
         self.data += data
 
-    def pass_on(self, transport: asyncio.Transport, receive: Callable[[bytes], None], end: Callable[[], bool]) -> None:
-        """Passes the received bytes to a tunnel. Closes if ``end`` returns False, as ``eof_received`` would."""
+    def pass_on(
+        self, transport: asyncio.Transport, receive: Callable[[bytes], None], end_direction: Callable[[], bool]
+    ) -> None:
+        """Passes the received bytes to a tunnel. Closes the connection if ``end_direction`` returns False."""
         if self.data:
             receive(self.data)
-        if self.has_ended and not end():
+        if self.has_ended and not end_direction():
             transport.close()
 
 
-class _App(asyncio.Protocol):
+class _AppConnection(asyncio.Protocol):
     """Represents the app's side of a TCP tunnel. Its tunnel is made by whoever connected."""
 
     def __init__(self) -> None:
         self.tunnel: Tunnel | None = None
         self.transport: asyncio.Transport
-        self.early = _Early()
+        self.early = _EarlyData()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
@@ -54,13 +56,13 @@ class _App(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.tunnel is not None:
-            self.tunnel.from_app(data)
+            self.tunnel.send_to_client(data)
         else:
             self.early.receive(self.transport, data)
 
     def eof_received(self) -> bool:
         if self.tunnel is not None:
-            return self.tunnel.app_ended()
+            return self.tunnel.end_app_direction()
         self.early.has_ended = True
         return True
 
@@ -74,7 +76,7 @@ class _App(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.tunnel is not None:
-            self.tunnel.app_lost(exc)
+            self.tunnel.on_app_lost(exc)
 
 
 class TcpClient(asyncio.Protocol):
@@ -89,7 +91,7 @@ class TcpClient(asyncio.Protocol):
         self._counted: str | None = None
         self.route: RouteKey | None = None
         self._transport: asyncio.Transport
-        self._early = _Early()
+        self._early = _EarlyData()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
@@ -110,48 +112,52 @@ class TcpClient(asyncio.Protocol):
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         state.requests += 1
         state.last_used = time.time()
-        state.enter(self)
+        state.add_connection(self)
         self._connecting = self._shared.spawn(self._connect())
 
     async def _connect(self) -> None:
-        state, failed = self._state, frozenset[RouteKey]()
+        state, failed_keys = self._state, frozenset[RouteKey]()
         for _ in range(2):
             now = self._shared.loop.time()
-            target = state.choose(now, failed)
+            target = state.choose(now, failed_keys)
             if target is None:
                 break
-            key, route = target
+            route_key, route = target
             try:
-                app = await self._shared.dialer.dial(_App, route, timeout_s=self._shared.limits.connect_s)
+                app_connection = await self._shared.dialer.dial(
+                    _AppConnection, route, timeout_s=self._shared.limits.connect_s
+                )
             except BackendError:
-                state.breaker.record_failure(key, now)
-                failed |= {key}
+                state.breaker.record_failure(route_key, now)
+                failed_keys |= {route_key}
                 continue
-            state.breaker.record_success(key)
-            state.leave(self)
+            state.breaker.record_success(route_key)
+            state.remove_connection(self)
             if self._transport.is_closing() or state.is_removed:
-                app.transport.abort()
+                app_connection.transport.abort()
                 self._transport.abort()
                 return
-            tunnel = self._tunnel = app.tunnel = Tunnel(self._shared, state, key, self._transport, app.transport)
+            tunnel = self._tunnel = app_connection.tunnel = Tunnel(
+                self._shared, state, route_key, self._transport, app_connection.transport
+            )
             self._transport.resume_reading()
-            app.transport.resume_reading()
-            self._early.pass_on(self._transport, tunnel.from_client, tunnel.client_ended)
-            app.early.pass_on(app.transport, tunnel.from_app, tunnel.app_ended)
+            app_connection.transport.resume_reading()
+            self._early.pass_on(self._transport, tunnel.send_to_app, tunnel.end_client_direction)
+            app_connection.early.pass_on(app_connection.transport, tunnel.send_to_client, tunnel.end_app_direction)
             return
-        state.leave(self)
+        state.remove_connection(self)
         self._shared.counts.refused["connect"] += 1
         reset(self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self._tunnel is not None:
-            self._tunnel.from_client(data)
+            self._tunnel.send_to_app(data)
         else:
             self._early.receive(self._transport, data)
 
     def eof_received(self) -> bool:
         if self._tunnel is not None:
-            return self._tunnel.client_ended()
+            return self._tunnel.end_client_direction()
         self._early.has_ended = True
         return True
 
@@ -167,9 +173,9 @@ class TcpClient(asyncio.Protocol):
         if self._counted is not None:
             self._shared.connection_count.release(self._counted)
         if self._tunnel is not None:
-            self._tunnel.client_lost(exc)
+            self._tunnel.on_client_lost(exc)
 
     def cut(self) -> None:
         """Ends the connection while the connection to the app is still being made."""
-        self._state.leave(self)
+        self._state.remove_connection(self)
         reset(self._transport)

@@ -70,7 +70,7 @@ class Upstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.tunnel is not None:
-            self.tunnel.from_app(data)
+            self.tunnel.send_to_client(data)
             return
         sink = self.sink
         if sink is None:  # nothing was requested
@@ -85,10 +85,10 @@ class Upstream(asyncio.Protocol):
             self.tunnel = sink.on_upgraded(data[e.args[0] :])
             return
         except httptools.HttpParserError as e:
-            self._lose(e)
+            self._report_loss(e)
             return
         if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
-            self._lose(ValueError("the head of the response is too large"))
+            self._report_loss(ValueError("the head of the response is too large"))
             return
         sink.flush()
         if self._is_done:
@@ -112,14 +112,18 @@ class Upstream(asyncio.Protocol):
             return
         self._is_final = True
         self._in_head = False
-        encodings = [value for name, value in self.head_fields if name == b"transfer-encoding"]
-        if encodings and (len(encodings) > 1 or encodings[0].lower() != b"chunked"):
+        transfer_encodings = [value for name, value in self.head_fields if name == b"transfer-encoding"]
+        if transfer_encodings and (len(transfer_encodings) > 1 or transfer_encodings[0].lower() != b"chunked"):
             raise ValueError("the transfer encoding is not supported")
         keep_alive = self._parser.should_keep_alive()
         if not keep_alive:
             self.is_reusable = False
         has_body = self.sink.on_response(status, self.head_fields, keep_alive=keep_alive)
-        self._until_end = has_body and not encodings and not any(n == b"content-length" for n, _ in self.head_fields)
+        self._until_end = (
+            has_body
+            and not transfer_encodings
+            and not any(field_name == b"content-length" for field_name, _ in self.head_fields)
+        )
         self._is_done = not has_body
 
     def on_body(self, data: bytes) -> None:
@@ -160,17 +164,17 @@ class Upstream(asyncio.Protocol):
             self.sink.resume_request()
 
     def eof_received(self) -> bool:
-        return self.tunnel is not None and self.tunnel.app_ended()
+        return self.tunnel is not None and self.tunnel.end_app_direction()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.discard(self)
         if self.tunnel is not None:
-            self.tunnel.app_lost(exc)
+            self.tunnel.on_app_lost(exc)
         elif self.sink is not None:
             if exc is None and self._until_end:
                 self._complete()
             else:
-                self._lose(exc)
+                self._report_loss(exc)
 
     def abort(self) -> None:
         """Aborts the connection, so that the app can stop computing its response."""
@@ -179,7 +183,7 @@ class Upstream(asyncio.Protocol):
         self._pool.discard(self)
         reset(self.transport)
 
-    def _lose(self, error: Exception | None) -> None:
+    def _report_loss(self, error: Exception | None) -> None:
         sink, self.sink = self.sink, None
         self.is_reusable = False
         self.transport.abort()
@@ -202,10 +206,10 @@ class UpstreamPool:
 
         The app may be closing a connection that has rested. A request that is not ``is_repeatable`` gets a fresh one.
         """
-        idle = self._idle.get(key)
-        since = self._shared.loop.time() - (self._shared.limits.pool_idle_s if is_repeatable else _FRESH_S)
-        while idle and idle[-1].idle_since > since:
-            upstream = idle.pop()
+        idle_connections = self._idle.get(key)
+        oldest_idle_since = self._shared.loop.time() - (self._shared.limits.pool_idle_s if is_repeatable else _FRESH_S)
+        while idle_connections and idle_connections[-1].idle_since > oldest_idle_since:
+            upstream = idle_connections.pop()
             if not upstream.transport.is_closing():
                 return upstream
         return None
@@ -218,28 +222,32 @@ class UpstreamPool:
 
     def put(self, upstream: Upstream, state: CircuitState) -> None:
         """Keeps a connection for the next request, or closes it."""
-        idle = self._idle.setdefault(upstream.key, [])
-        if upstream.is_reusable and not state.is_removed and len(idle) < self._shared.limits.pool_size:
+        idle_connections = self._idle.setdefault(upstream.key, [])
+        if upstream.is_reusable and not state.is_removed and len(idle_connections) < self._shared.limits.pool_size:
             upstream.idle_since = self._shared.loop.time()
             upstream.transport.resume_reading()
-            idle.append(upstream)
+            idle_connections.append(upstream)
         else:
             upstream.transport.close()
 
     def discard(self, upstream: Upstream) -> None:
-        idle = self._idle.get(upstream.key)
-        if idle and upstream in idle:
-            idle.remove(upstream)
+        idle_connections = self._idle.get(upstream.key)
+        if idle_connections and upstream in idle_connections:
+            idle_connections.remove(upstream)
 
-    def close_idle(self, *, all_of_them: bool = False) -> None:
+    def close_idle(self, *, closes_all: bool = False) -> None:
         """Closes the connections that were unused for too long."""
-        limit = self._shared.loop.time() - self._shared.limits.pool_idle_s
-        for key, idle in list(self._idle.items()):
-            kept = [] if all_of_them else [u for u in idle if u.idle_since > limit]
-            for upstream in idle:
-                if upstream not in kept:
+        oldest_idle_since = self._shared.loop.time() - self._shared.limits.pool_idle_s
+        for key, idle_connections in list(self._idle.items()):
+            kept_connections = (
+                []
+                if closes_all
+                else [connection for connection in idle_connections if connection.idle_since > oldest_idle_since]
+            )
+            for upstream in idle_connections:
+                if upstream not in kept_connections:
                     upstream.transport.close()
-            if kept:
-                self._idle[key] = kept
+            if kept_connections:
+                self._idle[key] = kept_connections
             else:
                 del self._idle[key]

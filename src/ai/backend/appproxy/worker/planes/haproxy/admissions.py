@@ -30,12 +30,12 @@ class ReportingGate(Gate):
     on_admitted: Callable[[UUID, str], None] = staticmethod(lambda circuit, key: None)
 
     @classmethod
-    def like(cls, gate: Gate, on_admitted: Callable[[UUID, str], None]) -> ReportingGate:
+    def from_gate(cls, gate: Gate, on_admitted: Callable[[UUID, str], None]) -> ReportingGate:
         """Returns a reporting gate with the rules of another gate."""
-        reporting = cls.__new__(cls)
-        reporting.__dict__.update(gate.__dict__)
-        reporting.on_admitted = on_admitted
-        return reporting
+        reporting_gate = cls.__new__(cls)
+        reporting_gate.__dict__.update(gate.__dict__)
+        reporting_gate.on_admitted = on_admitted
+        return reporting_gate
 
     def check(self, circuit: Circuit, request: Request, peer: str) -> Admission | Response:
         verdict = super().check(circuit, request, peer)
@@ -44,9 +44,9 @@ class ReportingGate(Gate):
             and circuit.app_mode is AppMode.INTERACTIVE
             and not circuit.open_to_public
             and verdict.set_cookie is None
-            and len(lines := values_of(request.headers, b"cookie")) == 1
+            and len(cookie_fields := values_of(request.headers, b"cookie")) == 1
         ):
-            self.on_admitted(circuit.id, admission_key(lines[0], circuit.id))
+            self.on_admitted(circuit.id, admission_key(cookie_fields[0], circuit.id))
         return verdict
 
 
@@ -62,16 +62,18 @@ class Admissions:
 
         Returns None if the cookie was there already, or if there are too many.
         """
-        own = self._of_circuits.get(circuit, {})
-        removed = list(own)[: len(own) + 1 - MAX_OF_CIRCUIT] if len(own) >= MAX_OF_CIRCUIT else []
-        if key in self._expiries or len(self._expiries) - len(removed) >= _MAX_ADMISSIONS:
+        circuit_keys = self._of_circuits.get(circuit, {})
+        removed_keys = (
+            list(circuit_keys)[: len(circuit_keys) + 1 - MAX_OF_CIRCUIT] if len(circuit_keys) >= MAX_OF_CIRCUIT else []
+        )
+        if key in self._expiries or len(self._expiries) - len(removed_keys) >= _MAX_ADMISSIONS:
             return None
-        self._remove(removed)
+        self._remove(removed_keys)
         self._expiries[key] = (circuit, now + ADMISSION_S)
         self._of_circuits.setdefault(circuit, {})[key] = None
-        return removed
+        return removed_keys
 
-    def take(self, *, circuit: UUID | None = None, now: float | None = None) -> list[str]:
+    def take_keys(self, *, circuit: UUID | None = None, now: float | None = None) -> list[str]:
         """Removes the cookies of a circuit, or the expired cookies, and returns their keys."""
         keys = list(self._of_circuits.get(circuit, ())) if circuit is not None else []
         if now is not None:
@@ -82,11 +84,11 @@ class Admissions:
     def _remove(self, keys: Iterable[str]) -> None:
         for key in keys:
             circuit, _ = self._expiries.pop(key)
-            own = self._of_circuits[circuit]
-            del own[key]
-            if not own:
+            circuit_keys = self._of_circuits[circuit]
+            del circuit_keys[key]
+            if not circuit_keys:
                 del self._of_circuits[circuit]
 
     @property
-    def all(self) -> Mapping[str, tuple[UUID, float]]:
+    def expiries_by_key(self) -> Mapping[str, tuple[UUID, float]]:
         return self._expiries

@@ -57,7 +57,7 @@ class Backend:
     circuit: UUID | None = None
     base: Use = NO_USE
 
-    def of_key(self, key: RouteKey) -> Server | None:
+    def server_of(self, key: RouteKey) -> Server | None:
         """Returns the server that a route has at present."""
         for server in self.servers:
             if server.key == key and server.state in (ServerState.ACTIVE, ServerState.DRAINING):
@@ -89,7 +89,9 @@ class Backends:
         self._all: dict[str, Backend] = {}
         self._current: dict[UUID, Backend] = {}
         for pool in pools:
-            backends = [Backend(n, pool, [Server(f"s{i + 1}") for i in range(pool.servers)]) for n in pool.names()]
+            backends = [
+                Backend(n, pool, [Server(f"s{i + 1}") for i in range(pool.servers)]) for n in pool.backend_names()
+            ]
             self._free[pool.prefix] = backends[::-1]
             self._all |= {backend.name: backend for backend in backends}
 
@@ -105,30 +107,34 @@ class Backends:
 
         The commands are for before and after the circuit is led to its backend: until then the old one serves it.
         """
-        old, backend = self._current.get(circuit), self._backend_for(circuit, routes)
+        old_backend, backend = self._current.get(circuit), self._backend_for(circuit, routes)
         if backend is None:
             return None
         self._current[circuit], backend.circuit = backend, circuit
-        is_checked, before = len(routes) > 1, []
+        is_checked, commands_before = len(routes) > 1, []
         for key, address in routes.items():
-            before += self._place(backend, key, address, is_checked=is_checked)
-        after = self._drain(backend, keep=routes, deadline=now + drain_s)
-        if old is not None and old is not backend:
-            after += self._drain(old, keep=(), deadline=now + drain_s)
-        return before, after
+            commands_before += self._place_route(backend, key, address, is_checked=is_checked)
+        commands_after = self._drain_servers(backend, kept_keys=routes, deadline=now + drain_s)
+        if old_backend is not None and old_backend is not backend:
+            commands_after += self._drain_servers(old_backend, kept_keys=(), deadline=now + drain_s)
+        return commands_before, commands_after
 
     def _backend_for(self, circuit: UUID, routes: Mapping[RouteKey, Address]) -> Backend | None:
         balance = "leastconn" if len({address.weight for address in routes.values()}) == 1 else "roundrobin"
-        current = self._current.get(circuit)
-        if current is not None and current.pool.balance == balance and _has_room(current, routes):
-            return current
+        current_backend = self._current.get(circuit)
+        if (
+            current_backend is not None
+            and current_backend.pool.balance == balance
+            and _has_free_servers(current_backend, routes)
+        ):
+            return current_backend
         for pool in self._pools:
             if pool.balance == balance and pool.servers >= len(routes) and self._free[pool.prefix]:
                 return self._free[pool.prefix].pop()
         return None
 
-    def _place(self, backend: Backend, key: RouteKey, address: Address, *, is_checked: bool) -> list[str]:
-        server = backend.of_key(key)
+    def _place_route(self, backend: Backend, key: RouteKey, address: Address, *, is_checked: bool) -> list[str]:
+        server = backend.server_of(key)
         commands = []
         if server is None:
             server = next(s for s in backend.servers if s.state is ServerState.FREE)
@@ -150,35 +156,35 @@ class Backends:
         server.weight, server.is_checked, server.state = address.weight, is_checked, ServerState.ACTIVE
         return commands
 
-    def _drain(self, backend: Backend, keep: Container[RouteKey], *, deadline: float) -> list[str]:
+    def _drain_servers(self, backend: Backend, kept_keys: Container[RouteKey], *, deadline: float) -> list[str]:
         commands = []
         for server in backend.servers:
-            if server.state is ServerState.ACTIVE and server.key not in keep:
+            if server.state is ServerState.ACTIVE and server.key not in kept_keys:
                 server.state, server.deadline = ServerState.DRAINING, deadline
                 commands.append(f"set server {backend.path(server)} state drain")
         return commands
 
-    def leave(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
+    def drain_circuit(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
         """Drains a circuit, and returns the necessary commands.
 
         Its backends get no new connections, and open connections end by themselves.
         """
         backend = self._current.pop(circuit, None)
-        return [] if backend is None else self._drain(backend, keep=(), deadline=now + drain_s)
+        return [] if backend is None else self._drain_servers(backend, kept_keys=(), deadline=now + drain_s)
 
-    def release(self, circuit: UUID) -> list[str]:
+    def close_circuit(self, circuit: UUID) -> list[str]:
         """Takes all backends away from a circuit, and returns the commands that cut their open connections."""
         self._current.pop(circuit, None)
-        return [command for backend in self._of(circuit) for command in self._close_all(backend)]
+        return [command for backend in self._backends_of(circuit) for command in self._close_servers(backend)]
 
-    def _close_all(self, backend: Backend) -> list[str]:
+    def _close_servers(self, backend: Backend) -> list[str]:
         commands = []
         for server in backend.servers:
             if server.state is not ServerState.FREE:
-                commands += self._close(backend, server)
+                commands += self._close_server(backend, server)
         return commands
 
-    def _close(self, backend: Backend, server: Server) -> list[str]:
+    def _close_server(self, backend: Backend, server: Server) -> list[str]:
         """Closes a server, and returns the commands that refuse new connections and then cut the open ones."""
         server.state = ServerState.CLOSED
         path = backend.path(server)
@@ -188,7 +194,7 @@ class Backends:
         """Returns the commands that cut the open connections to a circuit, or to one of its routes."""
         return [
             f"shutdown sessions server {backend.path(server)}"
-            for backend in self._of(circuit)
+            for backend in self._backends_of(circuit)
             for server in backend.servers
             if server.state is not ServerState.FREE and route in (None, server.key)
         ]
@@ -196,7 +202,7 @@ class Backends:
     def sweep(self, uses: Uses, now: float) -> list[str]:
         """Closes drained servers, frees backends without open connections, and returns the necessary commands."""
         commands = []
-        for backend in self._used():
+        for backend in self._used_backends():
             for server in backend.servers:
                 is_unused = not uses.get((backend.name, server.name), NO_USE).open
                 if server.state is ServerState.CLOSED and is_unused:
@@ -204,37 +210,39 @@ class Backends:
                 elif server.state is ServerState.CLOSED or (
                     server.state is ServerState.DRAINING and (is_unused or server.deadline <= now)
                 ):
-                    commands += self._close(backend, server)
-            is_left = self._current.get(backend.circuit) is not backend if backend.circuit else False
-            if is_left and all(server.state is ServerState.FREE for server in backend.servers):
+                    commands += self._close_server(backend, server)
+            is_abandoned = self._current.get(backend.circuit) is not backend if backend.circuit else False
+            if is_abandoned and all(server.state is ServerState.FREE for server in backend.servers):
                 backend.circuit, backend.base = None, uses.get((backend.name, WHOLE), NO_USE)
                 self._free[backend.pool.prefix].append(backend)
         return commands
 
     def use_of(self, circuit: UUID, uses: Uses) -> CircuitUse:
         """Returns the counts of a circuit's use."""
-        total = CircuitUse()
-        for backend in self._of(circuit):
-            use = uses.get((backend.name, WHOLE), backend.base)
-            total.open += use.open
-            total.requests += use.requests - backend.base.requests
-            total.received += use.received - backend.base.received
-            total.sent += use.sent - backend.base.sent
-            if use.requests > backend.base.requests and use.idle_s is not None:
-                total.idle_s = use.idle_s if total.idle_s is None else min(use.idle_s, total.idle_s)
+        circuit_use = CircuitUse()
+        for backend in self._backends_of(circuit):
+            backend_use = uses.get((backend.name, WHOLE), backend.base)
+            circuit_use.open += backend_use.open
+            circuit_use.requests += backend_use.requests - backend.base.requests
+            circuit_use.received += backend_use.received - backend.base.received
+            circuit_use.sent += backend_use.sent - backend.base.sent
+            if backend_use.requests > backend.base.requests and backend_use.idle_s is not None:
+                circuit_use.idle_s = (
+                    backend_use.idle_s if circuit_use.idle_s is None else min(backend_use.idle_s, circuit_use.idle_s)
+                )
             for server in backend.servers:
-                number = uses.get((backend.name, server.name), NO_USE).open
-                if server.key is not None and number:
-                    total.in_flight[server.key] = total.in_flight.get(server.key, 0) + number
-        return total
+                open_count = uses.get((backend.name, server.name), NO_USE).open
+                if server.key is not None and open_count:
+                    circuit_use.in_flight[server.key] = circuit_use.in_flight.get(server.key, 0) + open_count
+        return circuit_use
 
-    def _of(self, circuit: UUID) -> list[Backend]:
-        return [backend for backend in self._used() if backend.circuit == circuit]
+    def _backends_of(self, circuit: UUID) -> list[Backend]:
+        return [backend for backend in self._used_backends() if backend.circuit == circuit]
 
-    def _used(self) -> Iterator[Backend]:
+    def _used_backends(self) -> Iterator[Backend]:
         return (backend for backend in self._all.values() if backend.circuit is not None)
 
 
-def _has_room(backend: Backend, routes: Mapping[RouteKey, Address]) -> bool:
-    new = sum(backend.of_key(key) is None for key in routes)
-    return sum(server.state is ServerState.FREE for server in backend.servers) >= new
+def _has_free_servers(backend: Backend, routes: Mapping[RouteKey, Address]) -> bool:
+    needed_count = sum(backend.server_of(key) is None for key in routes)
+    return sum(server.state is ServerState.FREE for server in backend.servers) >= needed_count

@@ -45,7 +45,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     servers: int
     balance: str
 
-    def names(self) -> list[str]:
+    def backend_names(self) -> list[str]:
         return [f"{self.prefix}{number}" for number in range(1, self.backends + 1)]
 
 
@@ -108,14 +108,14 @@ def configuration(
     ``token_key`` verifies tokens of endpoints, where HAProxy decides alone.
     """
     is_tcp = protocol is ProxyProtocol.TCP
-    lines = _global(files, limits, threads) + _defaults(limits, is_tcp=is_tcp)
+    lines = _global_lines(files, limits, threads) + _default_lines(limits, is_tcp=is_tcp)
     if protocol in FRAMED:
-        lines += [f"  timeout client {_ms(limits.stream_gap_s)}"]
-    app = _tcp_app() if is_tcp else _http_app(is_secure=is_secure, is_framed=protocol in FRAMED)
-    lines += ["defaults app from base", *_indented(app)]
-    lines += ["frontend apps from base", *_indented(_bind(bind, protocol) for bind in binds)]
+        lines += [f"  timeout client {_format_ms(limits.stream_gap_s)}"]
+    app_lines = _tcp_app_lines() if is_tcp else _http_app_lines(is_secure=is_secure, is_framed=protocol in FRAMED)
+    lines += ["defaults app from base", *_indent(app_lines)]
+    lines += ["frontend apps from base", *_indent(_bind_line(bind, protocol) for bind in binds)]
     if connections_per_address:
-        lines += _indented(
+        lines += _indent(
             [
                 "stick-table type ipv6 size 100k expire 1h store conn_cur",
                 "tcp-request connection track-sc0 src",
@@ -123,22 +123,22 @@ def configuration(
             ]
         )
     if protocol in FRAMED:
-        lines += _indented(_framed_rules(files, domain=domain, token_key=token_key))
+        lines += _indent(_framed_rules(files, domain=domain, token_key=token_key))
     else:
-        lines += _indented(_tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain))
+        lines += _indent(_tcp_rules(files) if is_tcp else _http_rules(files, limits, domain=domain))
     lines += [f"backend {FALLBACK} from base"]
-    lines += _indented(["http-reuse never"] if not is_tcp else [])
-    lines += _indented([f"server worker unix@{files.worker} send-proxy-v2"])
+    lines += _indent(["http-reuse never"] if not is_tcp else [])
+    lines += _indent([f"server worker unix@{files.worker} send-proxy-v2"])
     framing = " proto h2" if protocol in FRAMED else ""
     for pool in pools:
-        for name in pool.names():
+        for name in pool.backend_names():
             lines += [f"backend {name} from app"]
-            lines += _indented(
+            lines += _indent(
                 [
                     f"balance {pool.balance}",
                     (
                         f"default-server check inter 2s fall 3 rise 1 maxconn {limits.circuit_connections}"
-                        f" pool-purge-delay {_ms(_UNUSED_S)}{framing}"
+                        f" pool-purge-delay {_format_ms(_UNUSED_S)}{framing}"
                     ),
                     f"server-template s 1-{pool.servers} 127.0.0.1:1 disabled",
                 ]
@@ -146,11 +146,11 @@ def configuration(
     return "\n".join(lines) + "\n"
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
+def _indent(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _global(files: Files, limits: Limits, threads: int) -> list[str]:
+def _global_lines(files: Files, limits: Limits, threads: int) -> list[str]:
     return [
         "global",
         f"  stats socket {files.commands} mode 600 level admin",
@@ -161,36 +161,41 @@ def _global(files: Files, limits: Limits, threads: int) -> list[str]:
     ]
 
 
-def _defaults(limits: Limits, *, is_tcp: bool) -> list[str]:
-    lines = ["defaults base", f"  timeout connect {_ms(limits.connect_s)}", "  retries 2", "  option redispatch 1"]
-    lines += ["  option contstats", f"  timeout tunnel {_ms(limits.tunnel_gap_s)}"]
+def _default_lines(limits: Limits, *, is_tcp: bool) -> list[str]:
+    lines = [
+        "defaults base",
+        f"  timeout connect {_format_ms(limits.connect_s)}",
+        "  retries 2",
+        "  option redispatch 1",
+    ]
+    lines += ["  option contstats", f"  timeout tunnel {_format_ms(limits.tunnel_gap_s)}"]
     if is_tcp:
         return [
             *lines,
             "  mode tcp",
-            f"  timeout client {_ms(limits.tunnel_gap_s)}",
-            f"  timeout server {_ms(limits.tunnel_gap_s)}",
+            f"  timeout client {_format_ms(limits.tunnel_gap_s)}",
+            f"  timeout server {_format_ms(limits.tunnel_gap_s)}",
         ]
     lines += [
         "  mode http",
-        f"  timeout client {_ms(max(limits.body_gap_s, limits.unread_s))}",
-        f"  timeout server {_ms(max(limits.first_byte_s, limits.stream_gap_s))}",
-        f"  timeout http-request {_ms(limits.head_s)}",
-        f"  timeout http-keep-alive {_ms(limits.keep_alive_s)}",
+        f"  timeout client {_format_ms(max(limits.body_gap_s, limits.unread_s))}",
+        f"  timeout server {_format_ms(max(limits.first_byte_s, limits.stream_gap_s))}",
+        f"  timeout http-request {_format_ms(limits.head_s)}",
+        f"  timeout http-keep-alive {_format_ms(limits.keep_alive_s)}",
         "  option http-no-delay",
         "  option abortonclose",
         "  option http-restrict-req-hdr-names delete",
     ]
     for status, (title, detail) in _ERRORS.items():
-        problem = f'{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}'
+        problem_document = f'{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}'
         lines.append(
-            f"  http-error status {status} content-type application/problem+json string '{problem}'"
+            f"  http-error status {status} content-type application/problem+json string '{problem_document}'"
             " hdr Cache-Control no-store hdr X-Content-Type-Options nosniff"
         )
     return lines
 
 
-def _bind(bind: Bind, protocol: ProxyProtocol) -> str:
+def _bind_line(bind: Bind, protocol: ProxyProtocol) -> str:
     if bind.certificate is None:
         framing = " proto h2" if protocol in FRAMED else ""
         return f"bind fd@{bind.fd}{framing}"
@@ -198,7 +203,7 @@ def _bind(bind: Bind, protocol: ProxyProtocol) -> str:
     return f"bind fd@{bind.fd} ssl crt {bind.certificate}{alpn}"
 
 
-def _tcp_app() -> list[str]:
+def _tcp_app_lines() -> list[str]:
     return ["option tcpka"]
 
 
@@ -211,16 +216,16 @@ def _tcp_rules(files: Files) -> list[str]:
     ]
 
 
-def _slot_of(domain: str | None) -> str:
+def _slot_expression(domain: str | None) -> str:
     return "dst_port" if domain is None else 'req.hdr(host),lower,regsub(:[0-9]+$,"")'
 
 
 def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list[str]:
     """Returns the rules for HTTP/2, where HAProxy itself verifies tokens, as `access.tokens.Tokens` does."""
-    key = "".join(f"%{byte:02x}" for byte in token_key)
-    token = "var(txn.token),jwt_payload_query"
+    encoded_key = "".join(f"%{byte:02x}" for byte in token_key)
+    token_payload = "var(txn.token),jwt_payload_query"
     return [
-        f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
+        f"http-request set-var(txn.circuit) {_slot_expression(domain)},map_str({files.circuits})",
         "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
         "http-request set-var(txn.endpoint) var(txn.circuit),field(3,/)",
         "http-request set-var(txn.host) req.hdr(host)",
@@ -230,15 +235,15 @@ def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list
         "acl known_scheme req.fhdr(authorization) -m reg -i '^(?:backendai|bearer) '",
         "acl one_token req.fhdr_cnt(authorization) eq 1",
         "http-request set-var(txn.token) req.fhdr(authorization),word(2,' ') if !public",
-        f"http-request set-var(txn.key) str({key}),url_dec if !public",
+        f"http-request set-var(txn.key) str({encoded_key}),url_dec if !public",
         "http-request set-var(txn.now) date if !public",
         "acl signed var(txn.token),jwt_verify(HS256,txn.key) 1",
-        f"acl of_endpoint {token}('$.aud'),strcmp(txn.endpoint) eq 0",
-        f"acl of_type {token}('$.typ') -m str inference",
-        f"acl lasts {token}('$.exp','int'),add(5),sub(txn.now) gt 0",
-        f"acl limited {token}('$.limits.requests[0].amount') -m found",
-        f"acl limited {token}('$.limits.tokens[0].amount') -m found",
-        f"acl limited {token}('$.limits.concurrent') -m found",
+        f"acl of_endpoint {token_payload}('$.aud'),strcmp(txn.endpoint) eq 0",
+        f"acl of_type {token_payload}('$.typ') -m str inference",
+        f"acl lasts {token_payload}('$.exp','int'),add(5),sub(txn.now) gt 0",
+        f"acl limited {token_payload}('$.limits.requests[0].amount') -m found",
+        f"acl limited {token_payload}('$.limits.tokens[0].amount') -m found",
+        f"acl limited {token_payload}('$.limits.concurrent') -m found",
         "http-request deny deny_status 401 unless public || known_scheme one_token signed of_endpoint of_type lasts",
         "http-request deny deny_status 403 if !public limited",
         "http-request del-header authorization if !public",
@@ -251,9 +256,9 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
 
     The rules never permit more than the gate permits.
     """
-    too_long = f" || {{ req.hdr(content-length),add(0) gt {limits.body_bytes} }}" if limits.body_bytes else ""
+    too_long_condition = f" || {{ req.hdr(content-length),add(0) gt {limits.body_bytes} }}" if limits.body_bytes else ""
     rules = [
-        f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
+        f"http-request set-var(txn.circuit) {_slot_expression(domain)},map_str({files.circuits})",
         f"use_backend {FALLBACK} unless {{ var(txn.circuit) -m found }}",
         "http-request set-var(txn.backend) var(txn.circuit),field(2,/)",
         "http-request set-var(txn.host) req.hdr(host)",
@@ -268,7 +273,7 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
         'regsub("(^|;)[ \\t]*(?:__Host-)?' + OUR_PREFIX + '[^;]*","",gi),regsub("^;[ \\t]*","")\' if has_ours',
         f"use_backend {FALLBACK} unless public || {{ var(txn.permit) -m found }}",
         f"use_backend {FALLBACK} if has_ours {{ var(txn.cookies),lower -m sub {OUR_PREFIX} }}",
-        f"use_backend {FALLBACK} if {{ path -m str {SETUP_PATH} }} || {{ method CONNECT TRACE }}{too_long}",
+        f"use_backend {FALLBACK} if {{ path -m str {SETUP_PATH} }} || {{ method CONNECT TRACE }}{too_long_condition}",
         f"use_backend {FALLBACK} if {{ url -m reg -i '{_BAD_TARGET}' }}",
         r"acl odd_fields req.hdrs -m reg '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]'",
         "acl odd_fields req.hdr_cnt(host) eq 0",
@@ -294,13 +299,13 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
     return sorted(rules, key=lambda rule: rule.startswith("use_backend"))
 
 
-def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
+def _http_app_lines(*, is_secure: bool, is_framed: bool) -> list[str]:
     """Returns the rules that change the fields of requests and responses, as `core.proxy.headers` does."""
-    left_out = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
+    removed_fields = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
     if not is_framed:  # gRPC has its status in trailers
-        left_out += "|te|trailer"
+        removed_fields += "|te|trailer"
     return [
-        f"http-request del-header '^(?:{left_out})$' -m reg",
+        f"http-request del-header '^(?:{removed_fields})$' -m reg",
         "http-request set-header X-Forwarded-For %[src]",
         f"http-request set-header X-Forwarded-Proto {'https' if is_secure else 'http'}",
         "http-request set-header X-Forwarded-Host %[var(txn.host)]",
@@ -314,18 +319,20 @@ def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
     ]
 
 
-def _ms(seconds: float) -> str:
+def _format_ms(seconds: float) -> str:
     return f"{max(1, round(1000 * seconds))}ms"
 
 
-def weights_of(ratios: Mapping[str, float], most: int = 256) -> dict[str, int]:
-    """Converts traffic ratios to HAProxy's server weights, which are integers up to ``most``.
+def weights_of(ratios: Mapping[str, float], max_weight: int = 256) -> dict[str, int]:
+    """Converts traffic ratios to HAProxy's server weights, which are integers up to ``max_weight``.
 
     Small integer ratios are kept as they are, and other ratios are scaled.
     """
     if not ratios:
         return {}
-    highest = max(ratios.values())
-    if all(value == int(value) for value in ratios.values()) and highest <= most:
-        return {key: int(value) for key, value in ratios.items()}
-    return {key: max(1, round(most * value / highest)) if value > 0 else 0 for key, value in ratios.items()}
+    highest_ratio = max(ratios.values())
+    if all(ratio == int(ratio) for ratio in ratios.values()) and highest_ratio <= max_weight:
+        return {route: int(ratio) for route, ratio in ratios.items()}
+    return {
+        route: max(1, round(max_weight * ratio / highest_ratio)) if ratio > 0 else 0 for route, ratio in ratios.items()
+    }

@@ -94,7 +94,7 @@ class HaproxyPlane:
         self._files = Files(folder=options.folder)
         self._inner = EmbeddedPlane(
             replace(frontend, behind=self._files.worker, tls=None),
-            ReportingGate.like(gate, self._on_admitted),
+            ReportingGate.from_gate(gate, self._on_admitted),
             dialer,
             limits=self._limits,
             logs_access=logs_access,
@@ -134,8 +134,8 @@ class HaproxyPlane:
         make_haproxy_folder(self._options.folder)
         self._open_sockets()
         certificate = self._write_certificate()
-        binds = [Bind(fd=each.fileno(), certificate=certificate) for each in self._sockets.values()]
-        text = configuration(
+        binds = [Bind(fd=listener.fileno(), certificate=certificate) for listener in self._sockets.values()]
+        config_text = configuration(
             self._files,
             binds,
             self._pools,
@@ -147,10 +147,10 @@ class HaproxyPlane:
             connections_per_address=self._connections_per_address,
             token_key=self._options.token_key,
         )
-        for path, content in ((self._files.config, text), (self._files.circuits, ""), (self._files.permits, "")):
+        for path, content in ((self._files.config, config_text), (self._files.circuits, ""), (self._files.permits, "")):
             write_atomically(path, content.encode(), mode=0o600)
         await self._inner.start()
-        fds = [each.fileno() for each in self._sockets.values()]
+        fds = [listener.fileno() for listener in self._sockets.values()]
         self._process = HaproxyProcess(
             self._options.program, self._files.config, self._files.commands, fds, self._on_start
         )
@@ -184,7 +184,7 @@ class HaproxyPlane:
 
     @staticmethod
     def _read_certificate(files: tuple[Path, Path]) -> bytes:
-        return b"\n".join(each.read_bytes() for each in files)
+        return b"\n".join(file.read_bytes() for file in files)
 
     async def _renew_certificate(self) -> None:
         """Sends HAProxy the certificate that has replaced the one in use. One that cannot be used is logged once."""
@@ -213,46 +213,48 @@ class HaproxyPlane:
         """
         async with self._lock:
             for circuit_id in self._circuits:
-                self._past[circuit_id] = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
+                self._past[circuit_id] = _add_uses(
+                    self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses)
+                )
             self._backends, self._uses, self._values = Backends(self._pools), {}, {}
             commands = []
             for circuit in self._circuits.values():
-                commands += await self._show(circuit, drain_s=0.0)
-            commands += [_add(self._files.permits, key, "1") for key in self._admissions.all]
-            await self._run(commands)
+                commands += await self._map_circuit(circuit, drain_s=0.0)
+            commands += [_add_command(self._files.permits, key, "1") for key in self._admissions.expiries_by_key]
+            await self._run_commands(commands)
 
-    async def _run(self, commands: list[str]) -> None:
+    async def _run_commands(self, commands: list[str]) -> None:
         try:
             await self._api.command(*commands)
         except (BackendError, CommandFailed) as e:
             log.warning("haproxy is started anew, with the present circuits: %s", e)
             self._process.kill()
 
-    async def _show(self, circuit: Circuit, *, drain_s: float) -> list[str]:
+    async def _map_circuit(self, circuit: Circuit, *, drain_s: float) -> list[str]:
         """Returns the commands by which HAProxy begins or stops to pass a circuit on."""
-        routes = await self._routes_of(circuit) if self._may_pass(circuit) else {}
-        now, steps = asyncio.get_running_loop().time(), None
+        routes = await self._routes_of(circuit) if self._can_pass_circuit(circuit) else {}
+        now, assignment = asyncio.get_running_loop().time(), None
         if routes:
-            steps = self._backends.assign(circuit.id, routes, now=now, drain_s=drain_s)
-        if steps is None:
-            return self._hide(circuit.id) + self._backends.leave(circuit.id, now=now, drain_s=drain_s)
-        before, after = steps
+            assignment = self._backends.assign(circuit.id, routes, now=now, drain_s=drain_s)
+        if assignment is None:
+            return self._unmap_circuit(circuit.id) + self._backends.drain_circuit(circuit.id, now=now, drain_s=drain_s)
+        commands_before, commands_after = assignment
         slot = (
             str(self._frontend.ports[circuit.port]) if circuit.port else f"{circuit.subdomain}{self._frontend.domain}"
         )
-        kind = "p" if circuit.open_to_public or self._options.protocol is ProxyProtocol.TCP else "c"
-        owner = circuit.endpoint_id if self._options.protocol in FRAMED else circuit.id.hex
-        value = (slot, f"{kind}/{self._backends.backend_of(circuit.id)}/{owner}")
-        if value != self._values.get(circuit.id):
-            before += [*self._hide(circuit.id), _add(self._files.circuits, *value)]
-            self._values[circuit.id] = value
-        return before + after
+        access_kind = "p" if circuit.open_to_public or self._options.protocol is ProxyProtocol.TCP else "c"
+        owner_id = circuit.endpoint_id if self._options.protocol in FRAMED else circuit.id.hex
+        map_entry = (slot, f"{access_kind}/{self._backends.backend_of(circuit.id)}/{owner_id}")
+        if map_entry != self._values.get(circuit.id):
+            commands_before += [*self._unmap_circuit(circuit.id), _add_command(self._files.circuits, *map_entry)]
+            self._values[circuit.id] = map_entry
+        return commands_before + commands_after
 
-    def _hide(self, circuit: UUID) -> list[str]:
-        value = self._values.pop(circuit, None)
-        return [f"del map {self._files.circuits} {value[0]}"] if value is not None else []
+    def _unmap_circuit(self, circuit: UUID) -> list[str]:
+        map_entry = self._values.pop(circuit, None)
+        return [f"del map {self._files.circuits} {map_entry[0]}"] if map_entry is not None else []
 
-    def _may_pass(self, circuit: Circuit) -> bool:
+    def _can_pass_circuit(self, circuit: Circuit) -> bool:
         """Returns True if HAProxy can decide everything that the gate decides about a circuit's requests."""
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
@@ -285,66 +287,72 @@ class HaproxyPlane:
     async def apply(self, changes: Changes) -> Applied:
         async with self._lock:
             is_framed = self._options.protocol in FRAMED
-            applied = Applied(version=changes.version) if is_framed else await self._inner.apply(changes)
-            failed, commands = dict(applied.failed), []
+            inner_applied = Applied(version=changes.version) if is_framed else await self._inner.apply(changes)
+            refusals, commands = dict(inner_applied.failed), []
             for circuit in changes.circuits:
                 refusal = refusal_of(circuit, self.capabilities) or self._refusal_of_port(circuit)
                 if refusal is not None:
-                    failed[circuit.id] = refusal
-            gone = removed_ids(changes, self._circuits) | {each for each in failed if each in self._circuits}
-            for circuit_id in gone:
-                commands += self._forget(circuit_id)
+                    refusals[circuit.id] = refusal
+            removed_circuits = removed_ids(changes, self._circuits) | {
+                failed_id for failed_id in refusals if failed_id in self._circuits
+            }
+            for circuit_id in removed_circuits:
+                commands += self._forget_circuit(circuit_id)
             for circuit in changes.circuits:
-                if circuit.id not in failed:
-                    commands += await self._put(circuit)
+                if circuit.id not in refusals:
+                    commands += await self._put_circuit(circuit)
                     if is_framed and circuit.id not in self._values:
-                        failed[circuit.id] = _NOT_FRAMED
-                        commands += self._forget(circuit.id)
-            if newly := failed.keys() - applied.failed.keys():
-                await self._inner.apply(Changes(version=changes.version, removed=tuple(newly)))
-            await self._run(commands)
-        return Applied(version=changes.version, failed=failed)
+                        refusals[circuit.id] = _NOT_FRAMED
+                        commands += self._forget_circuit(circuit.id)
+            if newly_failed := refusals.keys() - inner_applied.failed.keys():
+                await self._inner.apply(Changes(version=changes.version, removed=tuple(newly_failed)))
+            await self._run_commands(commands)
+        return Applied(version=changes.version, failed=refusals)
 
     def _refusal_of_port(self, circuit: Circuit) -> str | None:
         reason = self._busy_ports.get(self._frontend.ports.get(circuit.port or 0, 0))
         return f"E20003: Timed out while waiting for proxy frontend to set up: {reason}" if reason else None
 
-    async def _put(self, circuit: Circuit) -> list[str]:
-        before = self._circuits.get(circuit.id)
-        if before == circuit:
+    async def _put_circuit(self, circuit: Circuit) -> list[str]:
+        old_circuit = self._circuits.get(circuit.id)
+        if old_circuit == circuit:
             return []
-        effects = effects_of(before, circuit)
+        effects = effects_of(old_circuit, circuit)
         self._circuits[circuit.id] = circuit
         self._last_used.setdefault(circuit.id, time.time())
         commands = self._take_slot(circuit)
         if effects.is_revoked:
-            commands += self._revoke(circuit.id)
-        return commands + await self._show(circuit, drain_s=effects.drain_s)
+            commands += self._revoke_circuit(circuit.id)
+        return commands + await self._map_circuit(circuit, drain_s=effects.drain_s)
 
     def _take_slot(self, circuit: Circuit) -> list[str]:
         """Takes the circuit's slot away from another circuit that has it, and returns the commands for that."""
-        for other in self._circuits.values():
-            slots = [(each.frontend_mode, each.port, each.subdomain) for each in (other, circuit)]
-            if other.id != circuit.id and slots[0] == slots[1]:
-                return self._hide(other.id)
+        for other_circuit in self._circuits.values():
+            slots = [
+                (candidate.frontend_mode, candidate.port, candidate.subdomain) for candidate in (other_circuit, circuit)
+            ]
+            if other_circuit.id != circuit.id and slots[0] == slots[1]:
+                return self._unmap_circuit(other_circuit.id)
         return []
 
-    def _revoke(self, circuit: UUID) -> list[str]:
+    def _revoke_circuit(self, circuit: UUID) -> list[str]:
         """Refuses new requests to a circuit, and then closes the open connections."""
-        permits = [f"del map {self._files.permits} {key}" for key in self._admissions.take(circuit=circuit)]
-        return [*self._hide(circuit), *permits, *self._backends.release(circuit)]
+        permit_commands = [
+            f"del map {self._files.permits} {key}" for key in self._admissions.take_keys(circuit=circuit)
+        ]
+        return [*self._unmap_circuit(circuit), *permit_commands, *self._backends.close_circuit(circuit)]
 
-    def _forget(self, circuit: UUID) -> list[str]:
-        commands = self._revoke(circuit)
-        for memory in (self._circuits, self._past, self._last_used):
-            memory.pop(circuit, None)
+    def _forget_circuit(self, circuit: UUID) -> list[str]:
+        commands = self._revoke_circuit(circuit)
+        for values_by_circuit in (self._circuits, self._past, self._last_used):
+            values_by_circuit.pop(circuit, None)
         return commands
 
     async def refresh(self) -> None:
         async with self._lock:
-            await self._read()
+            await self._read_uses()
 
-    async def _read(self) -> None:
+    async def _read_uses(self) -> None:
         try:
             self._uses = await self._api.read_uses()
         except BackendError as e:
@@ -354,24 +362,24 @@ class HaproxyPlane:
         for circuit in self._circuits:
             use = self._backends.use_of(circuit, self._uses)
             if use.open or use.idle_s is not None:
-                used = now if use.open else now - (use.idle_s or 0)
-                self._last_used[circuit] = max(self._last_used[circuit], used)
+                last_used = now if use.open else now - (use.idle_s or 0)
+                self._last_used[circuit] = max(self._last_used[circuit], last_used)
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
-        observations, of_worker = {}, self._inner.observe()
+        observations, inner_observations = {}, self._inner.observe()
         for circuit_id in self._circuits:
-            inner = of_worker.get(circuit_id, _NO_OBSERVATION)
-            use = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
-            in_flight = dict(inner.in_flight)
-            for key, number in use.in_flight.items():
-                in_flight[key] = in_flight.get(key, 0) + number
+            inner_observation = inner_observations.get(circuit_id, _NO_OBSERVATION)
+            use = _add_uses(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
+            in_flight = dict(inner_observation.in_flight)
+            for route_key, open_count in use.in_flight.items():
+                in_flight[route_key] = in_flight.get(route_key, 0) + open_count
             observations[circuit_id] = replace(
-                inner,
-                requests=inner.requests + use.requests,
-                last_used=max(inner.last_used, self._last_used.get(circuit_id, 0.0)),
-                open=inner.open + use.open,
-                received=inner.received + use.received,
-                sent=inner.sent + use.sent,
+                inner_observation,
+                requests=inner_observation.requests + use.requests,
+                last_used=max(inner_observation.last_used, self._last_used.get(circuit_id, 0.0)),
+                open=inner_observation.open + use.open,
+                received=inner_observation.received + use.received,
+                sent=inner_observation.sent + use.sent,
                 in_flight=in_flight,
             )
         return observations
@@ -379,53 +387,57 @@ class HaproxyPlane:
     def take_usage(self) -> list[InferenceUsage]:
         return self._inner.take_usage()
 
-    def when_waiting(self, call: Callable[[], None]) -> None:
-        self._inner.when_waiting(call)
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        self._inner.set_waiting_callback(callback)
 
     async def cut(self, connections: ConnectionFilter) -> int:
         async with self._lock:
-            await self._read()
-            number, commands = await self._inner.cut(connections), []
+            await self._read_uses()
+            cut_count, commands = await self._inner.cut(connections), []
             for circuit in self._circuits.values():
                 if connections.circuit in (None, circuit.id) and connections.user in (None, circuit.user_id):
                     use = self._backends.use_of(circuit.id, self._uses)
-                    number += use.open if connections.route is None else use.in_flight.get(connections.route, 0)
+                    cut_count += use.open if connections.route is None else use.in_flight.get(connections.route, 0)
                     commands += self._backends.cut(circuit.id, connections.route)
-            await self._run(commands)
-        return number
+            await self._run_commands(commands)
+        return cut_count
 
     # In the background
 
     def _on_admitted(self, circuit: UUID, key: str) -> None:
         """Lets HAProxy admit further requests with a cookie without asking the gate."""
-        removed = self._admissions.add(circuit, key, time.monotonic())
-        if removed is not None:
-            self._spawn(self._report_admission(key, removed))
+        removed_keys = self._admissions.add(circuit, key, time.monotonic())
+        if removed_keys is not None:
+            self._spawn(self._report_admission(key, removed_keys))
 
-    async def _report_admission(self, key: str, removed: Iterable[str]) -> None:
+    async def _report_admission(self, key: str, removed_keys: Iterable[str]) -> None:
         async with self._lock:
-            commands = [f"del map {self._files.permits} {each}" for each in removed if each not in self._admissions.all]
-            if key in self._admissions.all:  # else the circuit was revoked meanwhile
-                commands.append(_add(self._files.permits, key, "1"))
-            await self._run(commands)
+            commands = [
+                f"del map {self._files.permits} {removed_key}"
+                for removed_key in removed_keys
+                if removed_key not in self._admissions.expiries_by_key
+            ]
+            if key in self._admissions.expiries_by_key:  # else the circuit was revoked meanwhile
+                commands.append(_add_command(self._files.permits, key, "1"))
+            await self._run_commands(commands)
 
     async def _sweep(self) -> None:
         async with self._lock:
-            await self._read()
+            await self._read_uses()
             commands = self._backends.sweep(self._uses, asyncio.get_running_loop().time())
-            expired = self._admissions.take(now=time.monotonic())
-            commands += [f"del map {self._files.permits} {key}" for key in expired]
-            await self._run(commands)
+            expired_keys = self._admissions.take_keys(now=time.monotonic())
+            commands += [f"del map {self._files.permits} {key}" for key in expired_keys]
+            await self._run_commands(commands)
             await self._renew_certificate()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+    def _spawn(self, awaitable: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(awaitable)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        for each in self._sockets.values():
-            each.close()
+        for listener in self._sockets.values():
+            listener.close()
         await asyncio.gather(self._process.stop(drain_s), self._inner.stop(drain_s=drain_s))
         await cancel_all(*self._tasks)
 
@@ -439,17 +451,17 @@ def _pools_for(circuits: int) -> list[Pool]:
     ]
 
 
-def _add(path: Path, key: str, value: str) -> str:
+def _add_command(path: Path, key: str, value: str) -> str:
     return f"add map {path} {key} {value}"
 
 
-def _sum(past: CircuitUse | None, present: CircuitUse) -> CircuitUse:
+def _add_uses(past_use: CircuitUse | None, present_use: CircuitUse) -> CircuitUse:
     """Adds the counts of earlier HAProxy runs to the present counts."""
-    if past is None:
-        return present
+    if past_use is None:
+        return present_use
     return replace(
-        present,
-        requests=past.requests + present.requests,
-        received=past.received + present.received,
-        sent=past.sent + present.sent,
+        present_use,
+        requests=past_use.requests + present_use.requests,
+        received=past_use.received + present_use.received,
+        sent=past_use.sent + present_use.sent,
     )

@@ -58,77 +58,79 @@ class TraefikControl:
         """Reads the configuration in etcd, and returns the entry points of Traefik. Raises Unavailable."""
         async with self._lock:
             self._written = await self._store.read_tree(self._root)
-            await self._hold()  # earlier releases wrote them without a lease
-        self._version = _number(self._written.get(VERSION_KEY, ""))
-        points = msgspec.json.decode(await self._ask("entrypoints"), type=list[_EntryPoint])
-        return frozenset(point.name for point in points)
+            await self._hold_lease()  # earlier releases wrote them without a lease
+        self._version = _parse_number(self._written.get(VERSION_KEY, ""))
+        entry_points = msgspec.json.decode(await self._query_traefik("entrypoints"), type=list[_EntryPoint])
+        return frozenset(entry_point.name for entry_point in entry_points)
 
     async def write(self, tree: Mapping[str, str]) -> None:
         """Replaces the whole configuration, and returns when Traefik serves it.
 
         Raises Unavailable if it does not in time.
         """
-        changed: dict[str, str | None] = {key: value for key, value in tree.items() if self._written.get(key) != value}
+        changed_values: dict[str, str | None] = {
+            key: value for key, value in tree.items() if self._written.get(key) != value
+        }
         # Rules go first: a router without its rule takes no request, one without its middlewares would admit anybody.
         removed_keys = sorted(
             self._written.keys() - tree.keys() - {VERSION_KEY}, key=lambda key: (not key.endswith("/rule"), key)
         )
-        changed |= dict.fromkeys(removed_keys)
-        if not changed and VERSION_KEY in self._written:
+        changed_values |= dict.fromkeys(removed_keys)
+        if not changed_values and VERSION_KEY in self._written:
             return
         async with self._lock:
-            await self._hold()
+            await self._hold_lease()
             self._version += 1
-            changed[VERSION_KEY] = str(self._version)  # the last one: with it Traefik has them all
-            await self._put(changed)
-        await self._until_served()
+            changed_values[VERSION_KEY] = str(self._version)  # the last one: with it Traefik has them all
+            await self._put_values(changed_values)
+        await self._wait_until_served()
 
-    async def keep(self) -> None:
+    async def keep_lease(self) -> None:
         """Renews the lease. Writes the keys again if the lease has ended."""
         async with self._lock:
-            await self._hold()
+            await self._hold_lease()
 
-    async def _hold(self) -> None:
-        was_held, self._is_held = self._is_held, False
-        if await self._store.hold_lease(self._lease, LEASE_S) or not was_held:
-            await self._put_leased()
+    async def _hold_lease(self) -> None:
+        had_lease, self._is_held = self._is_held, False
+        if await self._store.hold_lease(self._lease, LEASE_S) or not had_lease:
+            await self._put_leased_values()
         self._is_held = True
 
-    async def _put_leased(self) -> None:
-        await self._put({key: value for key, value in self._written.items() if key.startswith(_LEASED)})
+    async def _put_leased_values(self) -> None:
+        await self._put_values({key: value for key, value in self._written.items() if key.startswith(_LEASED)})
 
-    async def _put(self, values: Mapping[str, str | None]) -> None:
+    async def _put_values(self, values: Mapping[str, str | None]) -> None:
         keys = list(values)
         for start in range(0, len(keys), _ONE_WRITE):
-            part = {key: values[key] for key in keys[start : start + _ONE_WRITE]}
-            leased = [key for key in part if key.startswith(_LEASED)]
-            await self._store.write_tree(self._root, part, lease=self._lease, leased=leased)
-            for key, value in part.items():
+            batch = {key: values[key] for key in keys[start : start + _ONE_WRITE]}
+            leased_keys = [key for key in batch if key.startswith(_LEASED)]
+            await self._store.write_tree(self._root, batch, lease=self._lease, leased=leased_keys)
+            for key, value in batch.items():
                 if value is None:
                     self._written.pop(key, None)
                 else:
                     self._written[key] = value
 
-    async def _until_served(self) -> None:
+    async def _wait_until_served(self) -> None:
         pause_s = _POLL_S
         try:
             async with asyncio.timeout(_SERVED_WITHIN_S):
-                while await self._served() < self._version:  # another node may have written since
+                while await self._served_version() < self._version:  # another node may have written since
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _MAX_POLL_S)
         except TimeoutError:
             message = f"Traefik does not serve version {self._version} of {self._root} within {_SERVED_WITHIN_S:g} s"
             raise Unavailable(message) from None
 
-    async def _served(self) -> int:
+    async def _served_version(self) -> int:
         try:
-            answer = await self._ask(f"http/middlewares/{quote(VERSION_MIDDLEWARE)}")
-            middleware = msgspec.json.decode(answer, type=_Middleware)
+            reply = await self._query_traefik(f"http/middlewares/{quote(VERSION_MIDDLEWARE)}")
+            middleware = msgspec.json.decode(reply, type=_Middleware)
         except (Unavailable, msgspec.MsgspecError):
             return -1
-        return _number(middleware.headers.custom.get("X-Version", ""))
+        return _parse_number(middleware.headers.custom.get("X-Version", ""))
 
-    async def _ask(self, path: str) -> bytes:
+    async def _query_traefik(self, path: str) -> bytes:
         """Returns a reply of Traefik's API. Raises Unavailable."""
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
@@ -146,5 +148,5 @@ class TraefikControl:
         await self._store.close()
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     return int(text) if text.isdigit() else 0

@@ -65,11 +65,11 @@ class GateServer:
         if circuit is None:  # Traefik has a circuit that was just removed
             return self._refuse(error(404, "There is no such app."))
         try:
-            asked = _asked(request)
+            asked_request = _read_asked_request(request)
         except BadRequest as e:
             return self._refuse(error(e.status, "The request cannot be understood."))
         peer = request.headers.getall("X-Forwarded-For", [""])[-1].rpartition(",")[2].strip()
-        verdict = self._gate.check(circuit, asked, peer)
+        verdict = self._gate.check(circuit, asked_request, peer)
         if isinstance(verdict, Response):
             return self._refuse(verdict)
         if verdict.grant is not None and verdict.grant.limits is not None and not verdict.grant.limits.is_empty:
@@ -77,16 +77,16 @@ class GateServer:
         if not any(route.traffic_ratio > 0 for route in circuit.route_info):
             return self._refuse(error(503, "The app has no route now.", fields=b"Retry-After: 2\r\n"))
         self._on_admitted(circuit)
-        return web.Response(status=200, headers=_fields(asked, verdict))
+        return web.Response(status=200, headers=_replacement_fields(asked_request, verdict))
 
     def _refuse(self, response: Response) -> web.Response:
         self._on_refused(response.reason)
-        lines = response.fields.decode("latin-1").splitlines()
-        pairs = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
-        return web.Response(status=response.status, headers=CIMultiDict(pairs), body=response.body)
+        field_lines = response.fields.decode("latin-1").splitlines()
+        fields = [(name, value) for name, _, value in (line.partition(": ") for line in field_lines)]
+        return web.Response(status=response.status, headers=CIMultiDict(fields), body=response.body)
 
 
-def _asked(request: web.BaseRequest) -> AskedRequest:
+def _read_asked_request(request: web.BaseRequest) -> AskedRequest:
     """Returns the request that the client made, from the headers of Traefik's question. Raises BadRequest."""
     headers = [(name.lower(), value) for name, value in request.raw_headers if name.lower() not in _OWN]
     method = request.headers.get("X-Forwarded-Method", "GET").encode("latin-1")
@@ -97,13 +97,13 @@ def _asked(request: web.BaseRequest) -> AskedRequest:
     return AskedRequest(method, target, headers, host, is_websocket)
 
 
-def _fields(asked: AskedRequest, admission: Admission) -> CIMultiDict[str]:
+def _replacement_fields(request: AskedRequest, admission: Admission) -> CIMultiDict[str]:
     """Returns the header fields that replace the client's fields at Traefik. Absent fields are dropped."""
     fields: CIMultiDict[str] = CIMultiDict()
     if admission.cookies:
         fields["Cookie"] = admission.cookies
     if _AUTHORIZATION not in admission.hidden:
-        for name, value in asked.headers:
+        for name, value in request.headers:
             if name == _AUTHORIZATION:
                 fields.add("Authorization", value.decode("latin-1"))
     if admission.set_cookie is not None:

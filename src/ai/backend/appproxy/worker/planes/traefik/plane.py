@@ -31,7 +31,7 @@ from ai.backend.appproxy.worker.planes.traefik.control import LEASE_S, TraefikCo
 from ai.backend.appproxy.worker.planes.traefik.gate_server import GateServer
 from ai.backend.appproxy.worker.planes.traefik.sockets import (
     OpenSocket,
-    listening_process,
+    find_listening_pid,
     may_end_connections,
     open_sockets,
     shut_down,
@@ -111,7 +111,7 @@ class TraefikPlane:
             logs_access=logs_access,
             inference=inference,
         )
-        self._gate = GateServer(gate, self._circuit_of, self._count, self._refuse)
+        self._gate = GateServer(gate, self._circuit_of, self._count_request, self._count_refusal)
         self._admits_connection = gate.admits_connection
         self._states: dict[UUID, _State] = {}
         self._inner_ids: set[UUID] = set()
@@ -133,18 +133,18 @@ class TraefikPlane:
     async def start(self) -> None:
         try:
             self._entry_points = await self._options.control.start()
-            reason = await asyncio.to_thread(lambda: may_end_connections(self._traefik()))
+            reason = await asyncio.to_thread(lambda: may_end_connections(self._find_traefik_pid()))
             if reason is not None:
                 raise InvalidInput(
                     f"This worker cannot end connections of Traefik, as it must when access is revoked: {reason}."
                     " Run both as one user, and let the worker trace it: CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0."
                 )
-            await self._open()
+            await self._start_listening()
         except BaseException:
             await self._options.control.close()
             raise
 
-    async def _open(self) -> None:
+    async def _start_listening(self) -> None:
         host, port = self._options.gate
         try:
             port = await self._gate.start(host, port)
@@ -154,8 +154,8 @@ class TraefikPlane:
             await self._inner.start()
         except OSError as e:
             await self._gate.stop()
-            place = "{}:{}".format(*self._options.relay)
-            raise InvalidInput(f"The relay of Traefik cannot listen on {place}: {e.strerror}") from None
+            relay_address = "{}:{}".format(*self._options.relay)
+            raise InvalidInput(f"The relay of Traefik cannot listen on {relay_address}: {e.strerror}") from None
         relay_host, relay_port = self._inner.addresses[0]
         self._tree_options = TreeOptions(
             gate=f"http://{host}:{port}",
@@ -164,14 +164,14 @@ class TraefikPlane:
             connect_s=self._limits.connect_s,
             first_byte_s=self._limits.first_byte_s,
         )
-        calls = (
+        periodic_calls = (
             PeriodicCall("traefik", _SWEEP_S, self._sweep),
-            PeriodicCall("lease of traefik", LEASE_S / 4, self._options.control.keep),
+            PeriodicCall("lease of traefik", LEASE_S / 4, self._options.control.keep_lease),
         )
-        self._tasks += [asyncio.create_task(call.run()) for call in calls]
+        self._tasks += [asyncio.create_task(periodic_call.run()) for periodic_call in periodic_calls]
 
-    def _traefik(self) -> int:
-        return listening_process(self._options.api_port)
+    def _find_traefik_pid(self) -> int:
+        return find_listening_pid(self._options.api_port)
 
     # What the gate asks and says
 
@@ -179,28 +179,30 @@ class TraefikPlane:
         state = self._states.get(circuit_id)
         return state.circuit if state is not None else None
 
-    def _count(self, circuit: Circuit) -> None:
+    def _count_request(self, circuit: Circuit) -> None:
         state = self._states.get(circuit.id)
         if state is not None:
             state.requests += 1
             state.last_used = time.time()
 
-    def _refuse(self, reason: str) -> None:
+    def _count_refusal(self, reason: str) -> None:
         self.counts.refused[reason] += 1
 
     # The SPI
 
     async def apply(self, changes: Changes) -> Applied:
         async with self._lock:
-            failed: dict[UUID, str] = {}
+            refusals: dict[UUID, str] = {}
             for circuit in changes.circuits:
                 refusal = self._refusal_of(circuit)
                 if refusal is not None:
-                    failed[circuit.id] = refusal
-            revoked = {each for each in removed_ids(changes, self._states) | failed.keys() if each in self._states}
-            removed = [self._states.pop(each) for each in revoked]
-            put = [each for each in changes.circuits if each.id not in failed]
-            removed += [self._states[each.id] for each in put if await self._put(each)]
+                    refusals[circuit.id] = refusal
+            revoked_ids = {
+                gone_id for gone_id in removed_ids(changes, self._states) | refusals.keys() if gone_id in self._states
+            }
+            revoked_states = [self._states.pop(revoked_id) for revoked_id in revoked_ids]
+            put_circuits = [circuit for circuit in changes.circuits if circuit.id not in refusals]
+            revoked_states += [self._states[circuit.id] for circuit in put_circuits if await self._put_circuit(circuit)]
             await self._apply_inner(changes)
             tree = shared_tree(self._tree_options)
             for state in self._states.values():
@@ -209,10 +211,12 @@ class TraefikPlane:
                 await self._options.control.write(tree)
             except BackendError as e:
                 log.warning("the circuits of version %d are not served: %s", changes.version, e)
-                failed |= {each.id: _TIMED_OUT + e.message for each in changes.circuits if each.id not in failed}
-            for state in removed:  # nothing comes any more: what is open is cut
-                await self._end(self._of_circuit(state))
-        return Applied(version=changes.version, failed=failed)
+                refusals |= {
+                    circuit.id: _TIMED_OUT + e.message for circuit in changes.circuits if circuit.id not in refusals
+                }
+            for state in revoked_states:  # nothing comes any more: what is open is cut
+                await self._end_connections(self._circuit_filter(state))
+        return Applied(version=changes.version, failed=refusals)
 
     def _refusal_of(self, circuit: Circuit) -> str | None:
         refusal = refusal_of(circuit, self.capabilities)
@@ -235,28 +239,28 @@ class TraefikPlane:
             route.gateway is not None or route.revision is not None for route in circuit.route_info
         )
 
-    async def _put(self, circuit: Circuit) -> bool:
+    async def _put_circuit(self, circuit: Circuit) -> bool:
         """Adds or replaces a circuit. Returns True if its open connections must be cut."""
-        before = self._states.get(circuit.id)
-        effects = effects_of(before.circuit if before is not None else None, circuit)
+        old_state = self._states.get(circuit.id)
+        effects = effects_of(old_state.circuit if old_state is not None else None, circuit)
         addresses = None if self._is_relayed(circuit) else await self._addresses_of(circuit)
         tree = self._tree_of(circuit, addresses)
-        for other in [each for each in self._states.values() if each.circuit.id != circuit.id]:
+        for other_state in [entry for entry in self._states.values() if entry.circuit.id != circuit.id]:
             if (
-                entry_point_of(other.circuit) == entry_point_of(circuit)
-                and other.circuit.subdomain == circuit.subdomain
+                entry_point_of(other_state.circuit) == entry_point_of(circuit)
+                and other_state.circuit.subdomain == circuit.subdomain
             ):
-                other.tree = {}  # the coordinator has given the slot to this one
-        if before is None:
+                other_state.tree = {}  # the coordinator has given the slot to this one
+        if old_state is None:
             self._states[circuit.id] = _State(circuit, addresses, tree)
             return False
         deadline = asyncio.get_running_loop().time() + effects.drain_s
         for key in effects.drained:
-            if before.addresses is not None and key in before.addresses:
-                before.draining.setdefault(key, (before.addresses[key], deadline))
-        kept = {key_of(route) for route in circuit.route_info}
-        before.draining = {key: each for key, each in before.draining.items() if key not in kept}
-        before.circuit, before.addresses, before.tree = circuit, addresses, tree
+            if old_state.addresses is not None and key in old_state.addresses:
+                old_state.draining.setdefault(key, (old_state.addresses[key], deadline))
+        kept_keys = {key_of(route) for route in circuit.route_info}
+        old_state.draining = {key: entry for key, entry in old_state.draining.items() if key not in kept_keys}
+        old_state.circuit, old_state.addresses, old_state.tree = circuit, addresses, tree
         return effects.is_revoked
 
     def _tree_of(self, circuit: Circuit, addresses: Mapping[RouteKey, str] | None) -> Mapping[str, str]:
@@ -266,8 +270,8 @@ class TraefikPlane:
             if not circuit.open_to_public and circuit.allowed_client_ips is None:
                 return {}
             return tcp_tree(circuit, addresses)
-        permit = permit_name(circuit.id, is_secure=self._is_secure)
-        return http_tree(circuit, addresses, permit, self._tree_options)
+        permit_cookie = permit_name(circuit.id, is_secure=self._is_secure)
+        return http_tree(circuit, addresses, permit_cookie, self._tree_options)
 
     async def _addresses_of(self, circuit: Circuit) -> dict[RouteKey, str]:
         """Returns the addresses of routes as ``host:port``. A host that cannot be resolved gets no requests."""
@@ -285,40 +289,40 @@ class TraefikPlane:
 
     async def _apply_inner(self, changes: Changes) -> None:
         """Makes the embedded plane serve exactly the circuits that are relayed to it."""
-        relayed = {each for each, state in self._states.items() if state.addresses is None}
-        circuits = tuple(self._states[each].circuit for each in relayed)
-        if relayed or self._inner_ids:
+        relayed_ids = {circuit_id for circuit_id, state in self._states.items() if state.addresses is None}
+        circuits = tuple(self._states[circuit_id].circuit for circuit_id in relayed_ids)
+        if relayed_ids or self._inner_ids:
             await self._inner.apply(Changes(version=changes.version, circuits=circuits, is_complete=True))
-        self._inner_ids = relayed
+        self._inner_ids = relayed_ids
 
     # Connections
 
-    def _of_circuit(self, state: _State) -> Callable[[OpenSocket], bool]:
+    def _circuit_filter(self, state: _State) -> Callable[[OpenSocket], bool]:
         """Returns a filter of the circuit's connections: by its port, or with host names by the addresses of its
         routes."""
         circuit = state.circuit
         if circuit.frontend_mode is FrontendMode.PORT and circuit.port is not None:
             port = self._frontend.ports[circuit.port]
-            return lambda each: each.local[1] == port
+            return lambda open_socket: open_socket.local[1] == port
         addresses = set((state.addresses or {}).values()) | {address for address, _ in state.draining.values()}
-        return lambda each: _text(each.remote) in addresses
+        return lambda open_socket: _format_address(open_socket.remote) in addresses
 
-    async def _end(self, is_meant: Callable[[OpenSocket], bool]) -> int:
+    async def _end_connections(self, is_selected: Callable[[OpenSocket], bool]) -> int:
         """Ends Traefik's connections that the filter selects at once."""
 
-        def work() -> int:
-            pid = self._traefik()
-            return shut_down(pid, [each for each in open_sockets(pid) if is_meant(each)])
+        def shut_down_selected() -> int:
+            pid = self._find_traefik_pid()
+            return shut_down(pid, [open_socket for open_socket in open_sockets(pid) if is_selected(open_socket)])
 
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(shut_down_selected)
         except (OSError, BackendError) as e:
             log.error("connections of Traefik cannot be ended: %s", e)
             return 0
 
     async def refresh(self) -> None:
         try:
-            self._sockets = await asyncio.to_thread(lambda: open_sockets(self._traefik()))
+            self._sockets = await asyncio.to_thread(lambda: open_sockets(self._find_traefik_pid()))
         except (OSError, BackendError) as e:
             log.debug("Traefik cannot be observed: %s", e)
         await self._inner.refresh()
@@ -328,21 +332,21 @@ class TraefikPlane:
 
         Circuits that share an address count the same connections.
         """
-        keys = {address: key for key, address in (state.addresses or {}).items()}
-        keys |= {address: key for key, (address, _) in state.draining.items()}
+        keys_by_address = {address: route_key for route_key, address in (state.addresses or {}).items()}
+        keys_by_address |= {address: route_key for route_key, (address, _) in state.draining.items()}
         counts: dict[RouteKey, int] = {}
-        for each in self._sockets:
-            key = keys.get(_text(each.remote))
-            if key is not None:
-                counts[key] = counts.get(key, 0) + 1
+        for open_socket in self._sockets:
+            route_key = keys_by_address.get(_format_address(open_socket.remote))
+            if route_key is not None:
+                counts[route_key] = counts.get(route_key, 0) + 1
         return counts
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         observations = {}
-        inner = self._inner.observe()
+        inner_observations = self._inner.observe()
         for circuit_id, state in self._states.items():
-            if circuit_id in inner:
-                observations[circuit_id] = inner[circuit_id]
+            if circuit_id in inner_observations:
+                observations[circuit_id] = inner_observations[circuit_id]
                 continue
             in_flight = self._in_flight(state)
             if in_flight:
@@ -360,23 +364,23 @@ class TraefikPlane:
     def take_usage(self) -> list[InferenceUsage]:
         return self._inner.take_usage()
 
-    def when_waiting(self, call: Callable[[], None]) -> None:
-        self._inner.when_waiting(call)
+    def set_waiting_callback(self, callback: Callable[[], None]) -> None:
+        self._inner.set_waiting_callback(callback)
 
     async def cut(self, connections: ConnectionFilter) -> int:
-        count = 0
+        cut_count = 0
         for state in list(self._states.values()):
             circuit = state.circuit
             if connections.circuit not in (None, circuit.id) or connections.user not in (None, circuit.user_id):
                 continue
             if state.addresses is None:
-                count += await self._inner.cut(replace(connections, circuit=circuit.id))
+                cut_count += await self._inner.cut(replace(connections, circuit=circuit.id))
             elif connections.route is None:
-                count += await self._end(self._of_circuit(state))
+                cut_count += await self._end_connections(self._circuit_filter(state))
             elif connections.route in state.addresses:
                 address = state.addresses[connections.route]
-                count += await self._end(_to_address(address))
-        return count
+                cut_count += await self._end_connections(_address_filter(address))
+        return cut_count
 
     async def _sweep(self) -> None:
         async with self._lock:
@@ -384,18 +388,18 @@ class TraefikPlane:
             for state in self._states.values():
                 for key in [key for key, (_, deadline) in state.draining.items() if deadline <= now]:
                     address, _ = state.draining.pop(key)
-                    if not any(address in (each.addresses or {}).values() for each in self._states.values()):
-                        await self._end(_to_address(address))
+                    if not any(address in (any_state.addresses or {}).values() for any_state in self._states.values()):
+                        await self._end_connections(_address_filter(address))
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stops answering, but leaves the circuits in Traefik.
 
         Traefik asks a gate that no longer answers, and admits nobody. What is open is cut after the time to drain.
         """
-        end = time.monotonic() + drain_s
-        while time.monotonic() < end:
+        deadline = time.monotonic() + drain_s
+        while time.monotonic() < deadline:
             await self.refresh()
-            if not any(each.open for each in self.observe().values()):
+            if not any(observation.open for observation in self.observe().values()):
                 break
             await asyncio.sleep(_SWEEP_S)
         await cancel_all(*self._tasks)
@@ -406,11 +410,11 @@ class TraefikPlane:
         await self._options.control.close()
 
 
-def _to_address(address: str) -> Callable[[OpenSocket], bool]:
+def _address_filter(address: str) -> Callable[[OpenSocket], bool]:
     """Returns a filter of the connections to an address."""
-    return lambda each: _text(each.remote) == address
+    return lambda open_socket: _format_address(open_socket.remote) == address
 
 
-def _text(address: tuple[str, int]) -> str:
+def _format_address(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

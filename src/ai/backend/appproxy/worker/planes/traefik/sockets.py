@@ -31,27 +31,27 @@ class OpenSocket(msgspec.Struct, frozen=True):
     remote: tuple[str, int]
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     """Returns an address as the kernel writes it: words of 32 bits in the order of this machine's bytes."""
     host, _, port = text.partition(":")
-    packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(host), 8))
-    address: IPv4Address | IPv6Address = ip_address(packed)
+    packed_address = b"".join(int(host[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(host), 8))
+    address: IPv4Address | IPv6Address = ip_address(packed_address)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address), int(port, 16)
 
 
-def _rows(process: Path) -> Iterable[list[str]]:
-    for table in ("tcp", "tcp6"):
+def _socket_rows(process_folder: Path) -> Iterable[list[str]]:
+    for table_name in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):
-            for line in (process / "net" / table).read_text().splitlines()[1:]:
+            for line in (process_folder / "net" / table_name).read_text().splitlines()[1:]:
                 yield line.split()
 
 
-def _descriptors(process: Path) -> dict[str, int]:
+def _descriptors_by_inode(process_folder: Path) -> dict[str, int]:
     """Returns the descriptors of sockets by inode. Raises OSError for a process that is not ours, or is gone."""
     descriptors: dict[str, int] = {}
-    for descriptor in (process / "fd").iterdir():
+    for descriptor in (process_folder / "fd").iterdir():
         with suppress(FileNotFoundError):
             target = descriptor.readlink().name
             if target.startswith("socket:["):
@@ -59,15 +59,17 @@ def _descriptors(process: Path) -> dict[str, int]:
     return descriptors
 
 
-def listening_process(port: int) -> int:
+def find_listening_pid(port: int) -> int:
     """Returns the process that listens at a port of this host. Raises InvalidInput if there is none, or it is not ours
     to look into."""
-    inodes = {row[9] for row in _rows(Path("/proc/self")) if row[3] == _LISTENING and _address(row[1])[1] == port}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
+    inodes = {
+        row[9] for row in _socket_rows(Path("/proc/self")) if row[3] == _LISTENING and _parse_address(row[1])[1] == port
+    }
+    for process_folder in Path("/proc").iterdir():
+        if process_folder.name.isdigit():
             with suppress(OSError):
-                if inodes & _descriptors(process).keys():
-                    return int(process.name)
+                if inodes & _descriptors_by_inode(process_folder).keys():
+                    return int(process_folder.name)
     raise InvalidInput(
         f"No process that this worker may look into listens at port {port}: start Traefik first, as the same user."
     )
@@ -75,11 +77,11 @@ def listening_process(port: int) -> int:
 
 def open_sockets(pid: int) -> list[OpenSocket]:
     """Returns the established connections of a process. Raises OSError if it is gone."""
-    process = Path("/proc") / str(pid)
-    descriptors = _descriptors(process)
+    process_folder = Path("/proc") / str(pid)
+    descriptors = _descriptors_by_inode(process_folder)
     return [
-        OpenSocket(descriptors[row[9]], _address(row[1]), _address(row[2]))
-        for row in _rows(process)
+        OpenSocket(descriptors[row[9]], _parse_address(row[1]), _parse_address(row[2]))
+        for row in _socket_rows(process_folder)
         if row[3] == _ESTABLISHED and row[9] in descriptors
     ]
 
@@ -89,11 +91,11 @@ def shut_down(pid: int, sockets: Iterable[OpenSocket]) -> int:
 
     Those that were closed meanwhile are passed over. Raises PermissionError if this process may not.
     """
-    count = 0
+    ended_count = 0
     pidfd = os.pidfd_open(pid)
     try:
-        for each in sockets:
-            fd = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, each.fd, 0)
+        for open_socket in sockets:
+            fd = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, open_socket.fd, 0)
             if fd < 0:
                 error = ctypes.get_errno()
                 if error in (1, 13):  # EPERM, EACCES
@@ -101,16 +103,21 @@ def shut_down(pid: int, sockets: Iterable[OpenSocket]) -> int:
                 continue
             with socket.socket(fileno=fd) as connection, suppress(OSError):
                 # Its number may belong to another connection by now.
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and _is_same(connection, each):
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and _is_same_connection(
+                    connection, open_socket
+                ):
                     connection.shutdown(socket.SHUT_RDWR)
-                    count += 1
+                    ended_count += 1
     finally:
         os.close(pidfd)
-    return count
+    return ended_count
 
 
-def _is_same(connection: socket.socket, each: OpenSocket) -> bool:
-    for address, expected in ((connection.getsockname(), each.local), (connection.getpeername(), each.remote)):
+def _is_same_connection(connection: socket.socket, open_socket: OpenSocket) -> bool:
+    for address, expected in (
+        (connection.getsockname(), open_socket.local),
+        (connection.getpeername(), open_socket.remote),
+    ):
         ip = ip_address(address[0].partition("%")[0])
         host = getattr(ip, "ipv4_mapped", None) or ip
         if (str(host), address[1]) != expected:
@@ -120,17 +127,17 @@ def _is_same(connection: socket.socket, each: OpenSocket) -> bool:
 
 def may_end_connections(pid: int) -> str | None:
     """Returns why this process cannot end connections of another process. Returns None if it can."""
-    process = Path("/proc") / str(pid)
+    process_folder = Path("/proc") / str(pid)
     try:
-        fd = next(iter(_descriptors(process).values()))
+        fd = next(iter(_descriptors_by_inode(process_folder).values()))
         pidfd = os.pidfd_open(pid)
     except (OSError, StopIteration) as e:
         return str(e)
     try:
-        copied = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
-        if copied < 0:
+        copied_fd = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
+        if copied_fd < 0:
             return os.strerror(ctypes.get_errno())
-        os.close(copied)
+        os.close(copied_fd)
     finally:
         os.close(pidfd)
     return None

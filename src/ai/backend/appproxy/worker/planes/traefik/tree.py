@@ -34,7 +34,7 @@ class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
     first_byte_s: float = 600.0
 
 
-def name_of(circuit: Circuit) -> str:
+def router_name(circuit: Circuit) -> str:
     """Returns the name of the routers and services of a circuit."""
     return f"c{circuit.id.hex}"
 
@@ -49,79 +49,83 @@ def shared_tree(options: TreeOptions) -> dict[str, str]:
 
     Connections to apps are not kept: each one that is open is a request, by which requests are counted.
     """
-    transport = f"http/serversTransports/{_TRANSPORT}"
+    transport_key = f"http/serversTransports/{_TRANSPORT}"
     return {
-        f"{transport}/maxIdleConnsPerHost": "-1",
-        f"{transport}/forwardingTimeouts/dialTimeout": f"{options.connect_s:g}s",
-        f"{transport}/forwardingTimeouts/responseHeaderTimeout": f"{options.first_byte_s:g}s",
+        f"{transport_key}/maxIdleConnsPerHost": "-1",
+        f"{transport_key}/forwardingTimeouts/dialTimeout": f"{options.connect_s:g}s",
+        f"{transport_key}/forwardingTimeouts/responseHeaderTimeout": f"{options.first_byte_s:g}s",
         f"http/middlewares/{_RETRY}/retry/attempts": str(_ATTEMPTS),
     }
 
 
-def weighted(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, int]]:
+def routes_with_weights(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, int]]:
     """Returns the routes that get requests, with their weights."""
     weights = weights_of({key_of(route): route.traffic_ratio for route in routes})
     return [(route, weights[key_of(route)]) for route in routes if weights[key_of(route)] > 0]
 
 
-def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, options: TreeOptions) -> Tree:
+def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit_cookie: str, options: TreeOptions) -> Tree:
     """Returns the keys of a circuit whose requests go to the given addresses, each after a question to the gate."""
-    name = name_of(circuit)
-    router, service, gate = f"http/routers/{name}", f"http/services/{name}/loadBalancer", f"http/middlewares/{name}"
+    name = router_name(circuit)
+    router_key, service_key, gate_key = (
+        f"http/routers/{name}",
+        f"http/services/{name}/loadBalancer",
+        f"http/middlewares/{name}",
+    )
     rule = "PathPrefix(`/`)" if options.domain is None else f"Host(`{circuit.subdomain}{options.domain}`)"
-    routes = weighted(circuit.route_info)
+    routes = routes_with_weights(circuit.route_info)
     is_equal = len({weight for _, weight in routes}) <= 1
     tree = {
-        f"{router}/rule": rule,
-        f"{router}/entryPoints": entry_point_of(circuit),
-        f"{router}/service": name,
-        f"{router}/middlewares": f"{name},{_RETRY}",
-        f"{gate}/forwardAuth/address": f"{options.gate}/{circuit.id.hex}",
-        f"{gate}/forwardAuth/preserveLocationHeader": "true",
-        f"{gate}/forwardAuth/authResponseHeadersRegex": _DROPPED_FIELDS,
-        f"{gate}/forwardAuth/authResponseHeaders": ",".join(_GATE_FIELDS),
-        f"{gate}/forwardAuth/addAuthCookiesToResponse": permit,
-        f"{service}/serversTransport": _TRANSPORT,
-        f"{service}/strategy": "p2c" if is_equal else "wrr",
+        f"{router_key}/rule": rule,
+        f"{router_key}/entryPoints": entry_point_of(circuit),
+        f"{router_key}/service": name,
+        f"{router_key}/middlewares": f"{name},{_RETRY}",
+        f"{gate_key}/forwardAuth/address": f"{options.gate}/{circuit.id.hex}",
+        f"{gate_key}/forwardAuth/preserveLocationHeader": "true",
+        f"{gate_key}/forwardAuth/authResponseHeadersRegex": _DROPPED_FIELDS,
+        f"{gate_key}/forwardAuth/authResponseHeaders": ",".join(_GATE_FIELDS),
+        f"{gate_key}/forwardAuth/addAuthCookiesToResponse": permit_cookie,
+        f"{service_key}/serversTransport": _TRANSPORT,
+        f"{service_key}/strategy": "p2c" if is_equal else "wrr",
     }
     if len(routes) > 1:  # the only one is used whatever it answers
-        tree[f"{service}/passiveHealthCheck/maxFailedAttempts"] = str(_FAILURES)
-        tree[f"{service}/passiveHealthCheck/failureWindow"] = f"{_EJECTED_S}s"
+        tree[f"{service_key}/passiveHealthCheck/maxFailedAttempts"] = str(_FAILURES)
+        tree[f"{service_key}/passiveHealthCheck/failureWindow"] = f"{_EJECTED_S}s"
     for i, (route, weight) in enumerate(routes):
-        tree[f"{service}/servers/{i}/url"] = f"http://{addresses[key_of(route)]}"
+        tree[f"{service_key}/servers/{i}/url"] = f"http://{addresses[key_of(route)]}"
         if not is_equal:
-            tree[f"{service}/servers/{i}/weight"] = str(weight)
+            tree[f"{service_key}/servers/{i}/weight"] = str(weight)
     return tree
 
 
 def tcp_tree(circuit: Circuit, addresses: Mapping[RouteKey, str]) -> Tree:
     """Returns the keys of a raw TCP circuit, whose connections are relayed to the given addresses in turn."""
-    name = name_of(circuit)
-    service = f"tcp/services/{name}/loadBalancer"
-    tree = _tcp_router(circuit)
+    name = router_name(circuit)
+    service_key = f"tcp/services/{name}/loadBalancer"
+    tree = _tcp_router_tree(circuit)
     tree |= {
-        f"{service}/servers/{i}/address": addresses[key_of(route)]
-        for i, (route, _) in enumerate(weighted(circuit.route_info))
+        f"{service_key}/servers/{i}/address": addresses[key_of(route)]
+        for i, (route, _) in enumerate(routes_with_weights(circuit.route_info))
     }
-    networks = [each.strip() for each in (circuit.allowed_client_ips or "").split(",") if each.strip()]
+    networks = [network.strip() for network in (circuit.allowed_client_ips or "").split(",") if network.strip()]
     if circuit.allowed_client_ips is not None:
         tree[f"tcp/routers/{name}/middlewares/0"] = name
-        tree |= {f"tcp/middlewares/{name}/ipAllowList/sourceRange/{i}": each for i, each in enumerate(networks)}
+        tree |= {f"tcp/middlewares/{name}/ipAllowList/sourceRange/{i}": network for i, network in enumerate(networks)}
     return tree
 
 
 def relay_tree(circuit: Circuit, options: TreeOptions) -> Tree:
     """Returns the keys of a circuit whose connections this worker serves itself."""
-    service = f"tcp/services/{name_of(circuit)}/loadBalancer"
+    service = f"tcp/services/{router_name(circuit)}/loadBalancer"
     return {
-        **_tcp_router(circuit),
+        **_tcp_router_tree(circuit),
         f"{service}/servers/0/address": options.relay,
         f"{service}/proxyProtocol/version": "2",
     }
 
 
-def _tcp_router(circuit: Circuit) -> dict[str, str]:
-    name = name_of(circuit)
+def _tcp_router_tree(circuit: Circuit) -> dict[str, str]:
+    name = router_name(circuit)
     router = f"tcp/routers/{name}"
     return {
         f"{router}/rule": "HostSNI(`*`)",
