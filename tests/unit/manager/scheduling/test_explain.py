@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.errors import BackendError, InvalidInput, NotFound, SessionNotFound
@@ -42,6 +42,7 @@ requests_ = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines_, requests_)
+@example([(4, 4, 2)], [(1, 3, 1, 1, True), *[(3, 2, 0, 1, True)] * 3])
 async def test_a_verdict_agrees_with_what_the_scheduler_then_does(
     machines: list[tuple[int, int, int]], requests: list[tuple[int, int, int, int, bool]]
 ) -> None:
@@ -57,6 +58,7 @@ async def test_a_verdict_agrees_with_what_the_scheduler_then_does(
             resources["cuda.device"] = cuda
         mode = ClusterMode.MULTI_NODE if is_apart else ClusterMode.SINGLE_NODE
         request = CreateSession(image="python", resources=resources, cluster_size=size, cluster_mode=mode)
+        world.clock.seconds += 0.0005  # sessions of the same instant have no order
         try:
             explanation = await explain(world, "user", request)
         except InvalidInput:
