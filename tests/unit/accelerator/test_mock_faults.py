@@ -226,7 +226,7 @@ async def test_the_watch_tells_of_unknown_devices() -> None:
 )
 async def test_scripts(script: object, values: list[float]) -> None:
     made = Script.model_validate(script)
-    assert [made.at(at) for at in (0, 15, 30, 45)] == pytest.approx(values)
+    assert [made.value_at(at) for at in (0, 15, 30, 45)] == pytest.approx(values)
     device = MockDevice.model_validate({"mother_uuid": "a", "model_name": "m", "metrics": {"power": script}})
     plugin = MockPlugin(declaration=Declaration(devices=(device,)))
     shown = {m.key: m.value for m in await plugin.gather_node_metrics(StatContext(at=15.0))}

@@ -56,8 +56,10 @@ class NvmlFailure(Exception):
     """Raised when NVML answers with an error, ``code``. The text is one sentence for people."""
 
     def __init__(self, code: int, function: str = "") -> None:
-        standard = Code(code) if code in set(Code) else Code.UNKNOWN
-        super().__init__(SENTENCES.get(standard) or f"{function or 'NVML'} failed with error {code} ({standard.name})")
+        nvml_code = Code(code) if code in set(Code) else Code.UNKNOWN
+        super().__init__(
+            SENTENCES.get(nvml_code) or f"{function or 'NVML'} failed with error {code} ({nvml_code.name})"
+        )
         self.code = code
         self.function = function
 

@@ -45,9 +45,9 @@ class Script(BaseModel):
             raise ValueError("high: less than low")
         return self
 
-    def at(self, at: float) -> float:
+    def value_at(self, unix_time: float) -> float:
         """Returns the curve's value at a Unix time."""
-        phase = at / self.period % 1.0
+        phase = unix_time / self.period % 1.0
         match self.kind:
             case "ramp":
                 return self.low + (self.high - self.low) * phase
@@ -57,7 +57,7 @@ class Script(BaseModel):
                 return self.values[min(int(phase * len(self.values)), len(self.values) - 1)]
 
     @property
-    def top(self) -> float:
+    def highest_value(self) -> float:
         """Returns the highest value that the script reaches."""
         return max(self.values) if self.values else self.high
 
@@ -78,23 +78,25 @@ def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], u
         "power": 30.0 + device_load * 220.0,
         "temperature": 35.0 + device_load * 45.0,
     }
-    result |= {name: script.at(unix_time) for name, script in scripts.items()}
+    result |= {name: script.value_at(unix_time) for name, script in scripts.items()}
     return {**result, "mem": min(result["mem"], memory), "util": min(result["util"], 100.0)}
 
 
-def of_device(
+def device_measurements(
     prefix: str, device_id: DeviceId, values: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
 ) -> list[Measurement]:
     """Returns the four metrics of one device. If a script exceeds the usual limit of power or temperature, the limit is
     raised.
     """
-    limits = {"power": 300.0, "temperature": 95.0}
-    limits |= {name: max(limit, scripts[name].top) for name, limit in limits.items() if name in scripts}
+    limit_of_metric = {"power": 300.0, "temperature": 95.0}
+    limit_of_metric |= {
+        name: max(limit, scripts[name].highest_value) for name, limit in limit_of_metric.items() if name in scripts
+    }
     metrics = (
         ("mem", "bytes", memory),
         ("util", "percent", 100.0),
-        ("power", "watt", limits["power"]),
-        ("temperature", "celsius", limits["temperature"]),
+        ("power", "watt", limit_of_metric["power"]),
+        ("temperature", "celsius", limit_of_metric["temperature"]),
     )
     return [
         Measurement(
@@ -109,7 +111,7 @@ def of_device(
     ]
 
 
-def of_parts(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
+def usage_measurements(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
     """Returns the memory and the utilisation of a workload. ``parts`` are (readings of a device, its memory, the held
     share).
     """
