@@ -399,7 +399,7 @@ class CudaPlugin(AbstractComputePlugin):
 def health_changes(
     reported_devices: dict[DeviceId, ComputeDevice], current_devices: Sequence[ComputeDevice]
 ) -> list[DeviceHealthChange]:
-    """Returns the devices whose health differs from ``reported``, which is updated."""
+    """Returns the devices whose health differs from ``reported_devices``, which is updated."""
     result = [
         DeviceHealthChange(device_id=device.device_id, health=device.health, reason=device.health_reason)
         for device in current_devices

@@ -61,11 +61,11 @@ async def query_devices(
         listed_devices = await list_uncut_partitions(handle, listed_devices, displays)
     return DeviceKind(
         devices=tuple(listed_devices),
-        answered=tuple(listed_devices),
+        listed_devices=tuple(listed_devices),
         queried_at=queried_at,
         displays=tuple(displays),
         slots=dict(slots),
-        spec=alloc_map_spec,
+        alloc_map_spec=alloc_map_spec,
         namespaces=tuple(namespaces),
     )
 
@@ -150,12 +150,12 @@ class PluginQueries:
 
     async def ask_info(self, handles: Sequence[PluginHandle]) -> None:
         """Asks plugins for the versions of their node. A plugin that still owes an answer is not asked again."""
-        asked = [handle for handle in handles if handle not in self._info_queries]
-        for handle in asked:
+        asked_handles = [handle for handle in handles if handle not in self._info_queries]
+        for handle in asked_handles:
             query = asyncio.create_task(self._ask_info(handle), name=f"agent-info-{handle.key}")
             self._info_queries[handle] = query
-        if asked:
-            await asyncio.wait([self._info_queries[handle] for handle in asked], timeout=ANSWER_PATIENCE_S)
+        if asked_handles:
+            await asyncio.wait([self._info_queries[handle] for handle in asked_handles], timeout=ANSWER_PATIENCE_S)
         for handle in [handle for handle, query in self._info_queries.items() if query.done()]:
             del self._info_queries[handle]
 

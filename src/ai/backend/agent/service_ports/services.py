@@ -140,15 +140,15 @@ class ServiceManager:
         """Returns the services of a kernel in wire form. Raises CreationDenied if a preopened port is a service's."""
         if not self._serves:
             return []
-        available = self._kits.services
-        intrinsic = [service for service in INTRINSIC_SERVICES if service.name in available]
+        kit_services = self._kits.services
+        intrinsic_services = [service for service in INTRINSIC_SERVICES if service.name in kit_services]
         labels = await self.labels_of(spec)
         try:
             kernel_services(labels)
         except InvalidInput:
             labels = {}  # labels that nobody has checked: they declare no usable services
         try:
-            services = kernel_services(labels, spec.preopen_ports, intrinsic=intrinsic)
+            services = kernel_services(labels, spec.preopen_ports, intrinsic=intrinsic_services)
         except InvalidInput as e:
             raise CreationDenied(e.message, data=e.data) from e
         return [service.to_wire() for service in services]
@@ -206,10 +206,10 @@ class ServiceManager:
 
     async def list(self, kernel: Kernel, channel: KernelChannel) -> list[ServiceState]:
         """Returns the declared services of a kernel in the state that its runner reports."""
-        declared = [_declaration(service) for service in _declared_services(kernel)]
-        if not declared:
+        declared_services = [_declaration(service) for service in _declared_services(kernel)]
+        if not declared_services:
             return []
-        frame = {"t": "service-list", "services": declared}
+        frame = {"t": "service-list", "services": declared_services}
         data, _ = await channel.request(frame, self._settings.request_timeout)
         services_data = data.get("services")
         return (

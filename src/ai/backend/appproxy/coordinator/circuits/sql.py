@@ -88,22 +88,24 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         return _first(await self._db.fetch(_STORED.where(_COLUMNS.endpoint_id == endpoint_id)))
 
     async def of_session(self, session_id: UUID, app: str) -> Sequence[StoredCircuit]:
-        own = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id == session_id)
-        rows = await self._db.fetch(_STORED.where(_COLUMNS.id.in_(own), _COLUMNS.app == app, _IS_INTERACTIVE))
+        circuit_ids_query = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id == session_id)
+        rows = await self._db.fetch(
+            _STORED.where(_COLUMNS.id.in_(circuit_ids_query), _COLUMNS.app == app, _IS_INTERACTIVE)
+        )
         return [_stored(row) for row in rows]
 
     async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
-        links = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id.in_(session_ids))
-        rows = await self._db.fetch(select(_COLUMNS.id).where(_COLUMNS.id.in_(links), _IS_INTERACTIVE))
+        circuit_ids_query = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id.in_(session_ids))
+        rows = await self._db.fetch(select(_COLUMNS.id).where(_COLUMNS.id.in_(circuit_ids_query), _IS_INTERACTIVE))
         return [row.id for row in rows]
 
     async def sessions(self) -> Sequence[UUID]:
-        linked = (
+        session_ids_query = (
             select(circuit_sessions.c.session_id)
             .join(circuits, _COLUMNS.id == circuit_sessions.c.circuit_id)
             .where(_IS_INTERACTIVE)
         )
-        rows = await self._db.fetch(linked.union(select(setups.c.session_id)))
+        rows = await self._db.fetch(session_ids_query.union(select(setups.c.session_id)))
         return [row.session_id for row in rows]
 
     async def unused_since(self, moment: datetime) -> Sequence[UUID]:
@@ -111,30 +113,34 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         return [row.id for row in rows]
 
     async def misplaced(self) -> Sequence[UUID]:
-        outside = or_(
+        is_slot_missing = or_(
             and_(_COLUMNS.port.is_(None), workers.c.frontend_mode == FrontendMode.PORT),
             and_(_COLUMNS.subdomain.is_(None), workers.c.frontend_mode == FrontendMode.WILDCARD),
             _COLUMNS.port < workers.c.low_port,
             _COLUMNS.port > workers.c.high_port,
         )
-        query = select(_COLUMNS.id).join(workers, workers.c.id == _COLUMNS.worker_id).where(outside)
+        query = select(_COLUMNS.id).join(workers, workers.c.id == _COLUMNS.worker_id).where(is_slot_missing)
         return [row.id for row in await self._db.fetch(query)]
 
     async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:
         query = select(_COLUMNS.worker_id, _COLUMNS.port, _COLUMNS.subdomain, _COLUMNS.id)
         if worker_id is not None:
             query = query.where(_COLUMNS.worker_id == worker_id)
-        used: dict[UUID, list[Slot]] = defaultdict(list)
+        slots_of_worker: dict[UUID, list[Slot]] = defaultdict(list)
         for row in await self._db.fetch(query.order_by(_COLUMNS.port, _COLUMNS.subdomain)):
-            mode = FrontendMode.WILDCARD if row.port is None else FrontendMode.PORT
-            slot = Slot(frontend_mode=mode, in_use=True, port=row.port, subdomain=row.subdomain, circuit_id=row.id)
-            used[row.worker_id].append(slot)
-        return used
+            frontend_mode = FrontendMode.WILDCARD if row.port is None else FrontendMode.PORT
+            slot = Slot(
+                frontend_mode=frontend_mode, in_use=True, port=row.port, subdomain=row.subdomain, circuit_id=row.id
+            )
+            slots_of_worker[row.worker_id].append(slot)
+        return slots_of_worker
 
     async def resting_ports(self, worker_id: UUID, now: datetime, user_id: UUID | None) -> frozenset[int]:
-        rests = resting_slots.c
-        query = select(rests.slot).where(
-            rests.worker_id == worker_id, rests.until > now, or_(rests.user_id.is_(None), rests.user_id != user_id)
+        rest_columns = resting_slots.c
+        query = select(rest_columns.slot).where(
+            rest_columns.worker_id == worker_id,
+            rest_columns.until > now,
+            or_(rest_columns.user_id.is_(None), rest_columns.user_id != user_id),
         )
         return frozenset(int(row.slot) for row in await self._db.fetch(query))
 
@@ -159,13 +165,13 @@ def _slot_of(circuit: Circuit | Row[Any]) -> str:
 
 def _check_rest(s: Connection, circuit: Circuit, now: datetime) -> None:
     """Raises SlotTaken if a slot is reserved for another user's past circuit. A subdomain name is reserved for ever."""
-    rests = resting_slots.c
-    is_slot = (rests.worker_id == circuit.worker) & (rests.slot == _slot_of(circuit))
-    rest = s.execute(select(rests.user_id, rests.until).where(is_slot)).one_or_none()
-    if rest is None:
+    rest_columns = resting_slots.c
+    is_slot = (rest_columns.worker_id == circuit.worker) & (rest_columns.slot == _slot_of(circuit))
+    rest_row = s.execute(select(rest_columns.user_id, rest_columns.until).where(is_slot)).one_or_none()
+    if rest_row is None:
         return
-    is_over = rest.until is not None and rest.until <= now
-    if not is_over and (rest.user_id is None or rest.user_id != circuit.user_id):
+    is_over = rest_row.until is not None and rest_row.until <= now
+    if not is_over and (rest_row.user_id is None or rest_row.user_id != circuit.user_id):
         raise SlotTaken
     s.execute(delete(resting_slots).where(is_slot))
 

@@ -61,8 +61,8 @@ class EndpointsApi:
     async def _id(self, call: Call[EndpointBody] | Call[EndpointTokenBody] | Call) -> UUID:
         """Returns the id of the path. Raises NoSuchObject; NotForInteractive if it is the circuit of an app."""
         endpoint_id = id_of(call.params["endpoint_id"], "endpoint")
-        stored = await self.endpoints.circuits.store.circuit(endpoint_id)
-        if stored is not None and stored.circuit.app_mode is AppMode.INTERACTIVE:
+        stored_circuit = await self.endpoints.circuits.store.circuit(endpoint_id)
+        if stored_circuit is not None and stored_circuit.circuit.app_mode is AppMode.INTERACTIVE:
             raise NotForInteractive
         return endpoint_id
 
@@ -82,16 +82,16 @@ def _request_of(endpoint_id: UUID, body: EndpointBody) -> EndpointRequest:
     }
     routes = [
         RouteInfo(
-            session_id=each.session_id,
-            kernel_host=each.kernel_host,
-            kernel_port=each.kernel_port,
-            protocol=each.protocol,
-            traffic_ratio=each.traffic_ratio,
-            gateway=each.gateway,
-            revision=each.revision,
+            session_id=replica.session_id,
+            kernel_host=replica.kernel_host,
+            kernel_port=replica.kernel_port,
+            protocol=replica.protocol,
+            traffic_ratio=replica.traffic_ratio,
+            gateway=replica.gateway,
+            revision=replica.revision,
         )
         for replicas in body.apps.values()
-        for each in replicas
+        for replica in replicas
     ]
     return EndpointRequest(
         id=endpoint_id,
