@@ -259,4 +259,4 @@ def test_a_bad_declaration_names_file_and_key(declared: Path, text: str, names: 
 
 def test_the_example_can_be_read() -> None:
     found = read_table(Path(__file__).parents[3] / "docs" / "examples" / "mock-accelerator.toml", Declaration)
-    assert len(found.expanded()) == 8
+    assert len(found.single_devices()) == 8

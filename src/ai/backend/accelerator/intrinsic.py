@@ -128,7 +128,7 @@ class MemoryHost(IntrinsicHost):
     def usage(self) -> MemoryUse:
         """Returns the usage of the node, as far as this process may use it. Raises OSError, KeyError: /proc/meminfo
         cannot be read or is not as expected."""
-        meminfo = _sizes(self._proc / "meminfo")
+        meminfo = _read_meminfo(self._proc / "meminfo")
         total_bytes, available_bytes = meminfo["MemTotal"], meminfo.get("MemAvailable", meminfo["MemFree"])
         limit_bytes = self._limit()
         if limit_bytes is None or limit_bytes > total_bytes:
@@ -138,7 +138,9 @@ class MemoryHost(IntrinsicHost):
     def nodes(self) -> dict[int, int]:
         """Maps the numbers of NUMA nodes to their bytes of memory. It is empty where the kernel has no NUMA support."""
         meminfo_files = {node: path / "meminfo" for node, path in sorted(self._nodes("devices/system/node").items())}
-        total_bytes = {node: _sizes(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()}
+        total_bytes = {
+            node: _read_meminfo(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()
+        }
         return {node: total for node, total in total_bytes.items() if total}
 
     def _limit(self) -> int | None:
@@ -151,7 +153,7 @@ class MemoryHost(IntrinsicHost):
         return None
 
 
-def _sizes(path: Path) -> dict[str, int]:
+def _read_meminfo(path: Path) -> dict[str, int]:
     lines = path.read_text(encoding="ascii").splitlines()
     return {match["key"]: int(match["kib"]) * 1024 for line in lines if (match := _MEMINFO_LINE.match(line))}
 
@@ -201,7 +203,7 @@ class IntrinsicPlugin(AbstractComputePlugin):
         display = self.display
         return (DeviceSlot(slot_name=display.slot_name, slot_type=display.slot_type, amount=Decimal(amount)),)
 
-    def _held(self, device_alloc: DeviceAllocation) -> Mapping[DeviceId, Decimal]:
+    def _held_amounts(self, device_alloc: DeviceAllocation) -> Mapping[DeviceId, Decimal]:
         return device_alloc.slots.get(self.display.slot_name, {})
 
     def _measurement(self, value: float, capacity: float, device: DeviceId | None = None) -> Measurement:
@@ -270,12 +272,12 @@ class CPUPlugin(IntrinsicPlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Binds a workload to its cores, and limits its CPU time to the time of these cores."""
-        processors = self._held(device_alloc)
+        processors = self._held_amounts(device_alloc)
         cpu_limit = float(device_alloc.total(self.display.slot_name)) if processors else None
         return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=cpu_limit)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        amount_by_core = self._held(device_alloc)
+        amount_by_core = self._held_amounts(device_alloc)
         model_name = (self._host.model_name() if amount_by_core else None) or "CPU"
         return [
             AttachedDevice(device_id=core, model_name=model_name, data={"cores": int(core_amount)})
@@ -361,13 +363,13 @@ class MemoryPlugin(IntrinsicPlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Limits the memory of a workload, and binds it to its NUMA nodes where there are several."""
-        held = self._held(device_alloc)
+        held = self._held_amounts(device_alloc)
         nodes = tuple(sorted(int(device_id.removeprefix("node")) for device_id in held if device_id.startswith("node")))
         memory_limit_bytes = int(device_alloc.total(self.display.slot_name)) if held else None
         return WorkloadConfig(memory_limit_bytes=memory_limit_bytes, memory_nodes=nodes)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        held = self._held(device_alloc)
+        held = self._held_amounts(device_alloc)
         return [
             AttachedDevice(device_id=node, model_name="RAM", data={"mem": int(size)}) for node, size in held.items()
         ]

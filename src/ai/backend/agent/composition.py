@@ -161,7 +161,7 @@ class Agent:
             node,
             clock=clock,
             refresh=refresh_and_report,
-            kept=read_kept_ids,
+            read_kept_ids=read_kept_ids,
         )
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()

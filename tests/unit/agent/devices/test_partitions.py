@@ -100,7 +100,7 @@ class Node:
             names=["mock"],
             idle_s=5.0,
             clock=lambda: self.now,
-            kept=self.kept_ids,
+            read_kept_ids=self.kept_ids,
         )
         self.running: dict[str, SlotName] = {}
         self.claims: dict[str, tuple[SlotName, DeviceId]] = {}

@@ -17,8 +17,8 @@ from ai.backend.accelerator.cuda.nvml import (
     Code,
     Nvml,
     NvmlFailure,
-    optional,
-    unless_lost,
+    ask_optional,
+    ask_unless_lost,
 )
 from ai.backend.common.devices import DeviceLink, LinkKind
 from ai.backend.common.ids import DeviceId
@@ -120,18 +120,18 @@ def pci_address(info: dict[str, object]) -> str:
 def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
     """Reads the constant properties of a GPU. Raises NvmlFailure."""
     address = pci_address(nvml.ask("nvmlDeviceGetPciInfo", uuid))
-    capability = optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
+    capability = ask_optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
     compute_capability = (int(capability[0]), int(capability[1])) if capability else None
-    cores = optional(nvml, "nvmlDeviceGetNumGpuCores", uuid)
+    cores = ask_optional(nvml, "nvmlDeviceGetNumGpuCores", uuid)
     generation = tables.generation(compute_capability) if compute_capability else None
-    bus_width_bits = optional(nvml, "nvmlDeviceGetMemoryBusWidth", uuid)
-    memory_clock_mhz = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _MEMORY_CLOCK)
-    sm_clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _SM_CLOCK)
+    bus_width_bits = ask_optional(nvml, "nvmlDeviceGetMemoryBusWidth", uuid)
+    memory_clock_mhz = ask_optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _MEMORY_CLOCK)
+    sm_clock = ask_optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _SM_CLOCK)
     numa_text = (host.read(f"/sys/bus/pci/devices/{address}/numa_node") or "").strip()
     return Gpu(
         uuid=uuid,
         name=str(nvml.ask("nvmlDeviceGetName", uuid)),
-        minor=optional(nvml, "nvmlDeviceGetMinorNumber", uuid),
+        minor=ask_optional(nvml, "nvmlDeviceGetMinorNumber", uuid),
         pci_address=address,
         # The kernel says -1 for unknown. nvmlDeviceGetNumaNodeId is no substitute: it names the GPU's own memory.
         numa_node=int(numa_text) if numa_text.isdigit() else None,
@@ -151,7 +151,7 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
 
 def _fabric(nvml: Nvml, uuid: str) -> str | None:
     """Returns the NVLink domain over several nodes that a GPU has joined, as ``CLUSTER.CLIQUE``; None for none."""
-    info = optional(nvml, "nvmlDeviceGetGpuFabricInfoV", uuid)
+    info = ask_optional(nvml, "nvmlDeviceGetGpuFabricInfoV", uuid)
     if not isinstance(info, dict) or info.get("state") != FABRIC_COMPLETED or info.get("status") != 0:
         return None
     cluster = str(info.get("clusterUuid", ""))
@@ -162,12 +162,12 @@ def _max_instances(nvml: Nvml, uuid: str) -> int:
     """Returns how many MIG instances fit into a GPU. A GPU that has the mode but is not in it gets the most of any
     GPU.
     """
-    count = int(optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
-    return count or (MAX_MIG_INSTANCES if optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
+    count = int(ask_optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
+    return count or (MAX_MIG_INSTANCES if ask_optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
 
 
 def is_in_mig_mode(nvml: Nvml, uuid: str) -> bool:
-    mode = optional(nvml, "nvmlDeviceGetMigMode", uuid)
+    mode = ask_optional(nvml, "nvmlDeviceGetMigMode", uuid)
     return bool(mode) and mode[0] == _MIG_ENABLED
 
 
@@ -182,7 +182,7 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
     """Lists the MIG instances of a GPU by their places. Raises NvmlFailure if the GPU is lost."""
     instances: list[MigInstance] = []
     for place in range(gpu.max_instances):
-        uuid = optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
+        uuid = ask_optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
         if uuid is None:
             continue
         try:
@@ -194,7 +194,7 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
                 continue  # it went away between the questions
             raise
         memory = int(attributes["memorySizeMB"]) * 2**20
-        name = _MIG_NAME.search(str(optional(nvml, "nvmlDeviceGetName", uuid) or ""))
+        name = _MIG_NAME.search(str(ask_optional(nvml, "nvmlDeviceGetName", uuid) or ""))
         computed = f"{attributes['gpuInstanceSliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
         instances.append(
             MigInstance(
@@ -214,7 +214,7 @@ def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
     """Lists the MIG profiles of a GPU; empty if it has none, or is not in MIG mode and does not list them."""
     by_name: dict[str, Profile] = {}
     for kind in range(MAX_PROFILES):
-        info = optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)
+        info = ask_optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)
         if info is None:
             continue
         memory = int(info["memorySizeMB"]) * 2**20
@@ -332,7 +332,7 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
             bandwidth = own_links.to_gpu.get(peer.pci_address, 0.0) or min(own_links.to_switch, peer_links.to_switch)
             kind: LinkKind | None = LinkKind.DIRECT
             if not bandwidth:
-                ancestor_level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.uuid, peer.uuid)
+                ancestor_level = ask_unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.uuid, peer.uuid)
                 kind = ANCESTORS.get(ancestor_level) if isinstance(ancestor_level, int) else None
             if kind is not None:
                 links[gpu.uuid].append(_device_link(peer, kind, bandwidth))
@@ -355,11 +355,11 @@ def _active_nvlinks(nvml: Nvml, gpu: Gpu, gpu_addresses: AbstractSet[str]) -> _N
             continue
         if state != _NVLINK_ACTIVE:
             continue
-        version = unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, link_number)
+        version = ask_unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, link_number)
         nominal_gb_s = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
         bandwidth = nominal_gb_s * 1e9 / 2**30
-        remote_type = unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, link_number)
-        info = unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, link_number)
+        remote_type = ask_unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, link_number)
+        info = ask_unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, link_number)
         address = pci_address(info) if isinstance(info, dict) else ""
         if address in gpu_addresses:
             links.to_gpu[address] = links.to_gpu.get(address, 0.0) + bandwidth

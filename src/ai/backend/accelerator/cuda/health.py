@@ -15,7 +15,7 @@ from ai.backend.accelerator.cuda.nvml import (
     Nvml,
     NvmlEvent,
     NvmlFailure,
-    optional,
+    ask_optional,
 )
 from ai.backend.accelerator.cuda.tables import XIDS, Blame
 
@@ -24,7 +24,7 @@ UNCORRECTABLE, VOLATILE = 1, 0
 
 def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
     """Returns the number of uncorrectable errors since the last reset; None without ECC."""
-    count = optional(nvml, "nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
+    count = ask_optional(nvml, "nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
     return None if count is None else int(count)
 
 
@@ -41,10 +41,10 @@ def read_gpu_state(nvml: Nvml, gpu: Gpu, tolerated_ecc_errors: int) -> GpuState:
     """Reads the present state of a GPU. Raises NvmlFailure if the library fails."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", gpu.uuid)
-        energy = optional(nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.uuid)
+        energy = ask_optional(nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.uuid)
         errors = ecc_errors(nvml, gpu.uuid)
-        remapped = optional(nvml, "nvmlDeviceGetRemappedRows", gpu.uuid)
-        retiring = optional(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu.uuid)
+        remapped = ask_optional(nvml, "nvmlDeviceGetRemappedRows", gpu.uuid)
+        retiring = ask_optional(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu.uuid)
     except NvmlFailure as e:
         if e.code in LIBRARY_FAILURES:
             raise

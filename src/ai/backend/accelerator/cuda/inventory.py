@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node, Profile, read_instances, read_profiles, slice_name
-from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, ask_optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.cuda.tables import EMULATED, FORMATS, Generation
 from ai.backend.common.devices import (
@@ -64,7 +64,7 @@ def mig_slot(profile: str) -> SlotName:
     return SlotName(f"cuda.device:{slice_name(profile)}-mig")
 
 
-def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
+def slot_displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
     """Returns every slot that the node can offer."""
     names = {*(mig.profile for mig in instances), *(profile.name for profile in profiles)}
     slices = sorted({slice_name(name) for name in names}, key=_slice_order)
@@ -231,7 +231,7 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
     return (*properties, VariantProperty(namespace=FABRIC, feature=DOMAIN, value=gpu.fabric))
 
 
-def parts_held(
+def held_parts(
     held: Mapping[DeviceId, Decimal], slot: SlotName, devices: Sequence[ComputeDevice]
 ) -> dict[DeviceId, Decimal]:
     """Returns by device the part that is held, from 0 to 1 for all of the device. Unknown devices are left out."""
@@ -273,7 +273,7 @@ def slices_of(profile_name: str) -> int:
 
 
 def _remaining_instances(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:
-    return int(optional(nvml, "nvmlDeviceGetGpuInstanceRemainingCapacity", gpu.uuid, profile.number) or 0)
+    return int(ask_optional(nvml, "nvmlDeviceGetGpuInstanceRemainingCapacity", gpu.uuid, profile.number) or 0)
 
 
 def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: str) -> DeviceId:
@@ -300,7 +300,7 @@ def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
     """Removes a MIG instance, not its neighbours in a GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
     for instance in node.instances:
         if instance.uuid == partition_id:
-            if optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):
+            if ask_optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):
                 raise Conflict(f"programs run on {partition_id}")
             try:
                 nvml.destroy_instance(instance.parent.uuid, instance.gpu_instance, instance.compute_instance)

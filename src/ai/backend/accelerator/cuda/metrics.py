@@ -9,7 +9,7 @@ import msgspec
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node
 from ai.backend.accelerator.cuda.health import UNCORRECTABLE, VOLATILE
-from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Code, Nvml, NvmlFailure, unless_lost
+from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Code, Nvml, NvmlFailure, ask_unless_lost
 from ai.backend.accelerator.cuda.tables import METRICS
 from ai.backend.accelerator.cuda.workload import HeldDevice
 from ai.backend.common.ids import DeviceId
@@ -55,17 +55,17 @@ class Meter(msgspec.Struct, frozen=True):
     at: float
 
     def _number_or_none(self, function: str, *arguments: str | int) -> float | None:
-        answer = unless_lost(self.nvml, function, *arguments)
+        answer = ask_unless_lost(self.nvml, function, *arguments)
         return float(answer) if isinstance(answer, int | float) else None
 
     def memory(self, uuid: str) -> tuple[float, float] | None:
         """Returns the used and total bytes of a GPU's or MIG instance's memory."""
-        answer = unless_lost(self.nvml, "nvmlDeviceGetMemoryInfo", uuid)
+        answer = ask_unless_lost(self.nvml, "nvmlDeviceGetMemoryInfo", uuid)
         return (float(answer["used"]), float(answer["total"])) if isinstance(answer, dict) else None
 
     def utilization(self, uuid: str) -> tuple[float, float] | None:
         """Returns percent of the time that any kernel ran, and that memory was accessed; None for MIG instances."""
-        answer = unless_lost(self.nvml, "nvmlDeviceGetUtilizationRates", uuid)
+        answer = ask_unless_lost(self.nvml, "nvmlDeviceGetUtilizationRates", uuid)
         return (float(answer["gpu"]), float(answer["memory"])) if isinstance(answer, dict) else None
 
     def gpu(self, gpu: Gpu, last_xid: int) -> list[Measurement]:
@@ -111,11 +111,11 @@ class Meter(msgspec.Struct, frozen=True):
         """Returns the memory and the time that processes use of a GPU or MIG instance. Returns None if NVML refuses
         (another user's, no permission).
         """
-        processes = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
+        processes = ask_unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(processes, list):
             return None
         # Clients of MPS have a list of their own; which of them the other one has too depends on the driver.
-        clients = unless_lost(self.nvml, "nvmlDeviceGetMPSComputeRunningProcesses", uuid)
+        clients = ask_unless_lost(self.nvml, "nvmlDeviceGetMPSComputeRunningProcesses", uuid)
         all_processes = [*processes, *(clients if isinstance(clients, list) else ())]
         memory_by_pid: dict[int, int] = {}
         for process in all_processes:

@@ -20,7 +20,7 @@ from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.metrics import Meter
 from ai.backend.accelerator.cuda.mps import MpsDaemons, Share
-from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, ask_optional
 from ai.backend.accelerator.cuda.options import NO_OPTIONS, CudaOptions
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.cuda.workload import HeldDevice, cdi_spec, config_of, thread_percentage, with_mps
@@ -201,8 +201,8 @@ class CudaPlugin(AbstractComputePlugin):
         return self._reading
 
     def _versions(self) -> dict[str, str]:
-        driver = optional(self._nvml, "nvmlSystemGetDriverVersion")
-        cuda = optional(self._nvml, "nvmlSystemGetCudaDriverVersion")
+        driver = ask_optional(self._nvml, "nvmlSystemGetDriverVersion")
+        cuda = ask_optional(self._nvml, "nvmlSystemGetCudaDriverVersion")
         versions = {"driver_version": str(driver)} if driver else {}
         if cuda:
             versions["cuda_version"] = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
@@ -213,12 +213,12 @@ class CudaPlugin(AbstractComputePlugin):
             reading.node, self._config, versions=reading.versions, links=reading.links, faults=reading.faults
         )
 
-    def _held(self, alloc: DeviceAllocation, reading: Reading) -> list[HeldDevice]:
+    def _held_devices(self, alloc: DeviceAllocation, reading: Reading) -> list[HeldDevice]:
         """Returns the devices of an allocation that the node has, in the node's order."""
         part_and_slot = {
             device_id: (part, slot)
             for slot, amount_by_device in alloc.slots.items()
-            for device_id, part in inventory.parts_held(amount_by_device, slot, self._devices(reading)).items()
+            for device_id, part in inventory.held_parts(amount_by_device, slot, self._devices(reading)).items()
         }
         held_devices: list[HeldDevice] = []
         for device in reading.node.devices:
@@ -238,7 +238,7 @@ class CudaPlugin(AbstractComputePlugin):
         def ask() -> Sequence[SlotDisplay]:
             node = self._reading.node
             profiles = [profile for gpu in node.gpus if gpu.max_instances for profile in read_profiles(self._nvml, gpu)]
-            return inventory.displays(node.instances, profiles)
+            return inventory.slot_displays(node.instances, profiles)
 
         return await self._run_in_nvml_thread(ask)
 
@@ -283,7 +283,7 @@ class CudaPlugin(AbstractComputePlugin):
 
         def ask() -> tuple[WorkloadConfig, Sequence[HeldDevice]]:
             reading = self._read()
-            held = self._held(device_alloc, reading)
+            held = self._held_devices(device_alloc, reading)
             for device_id in sorted(device_alloc.device_ids()):
                 if device_id in reading.faults and not is_diagnostic:
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
@@ -302,7 +302,7 @@ class CudaPlugin(AbstractComputePlugin):
                 model_name=devices_by_id[DeviceId(held.uuid)].model_name or "NVIDIA GPU",
                 data={"smp": held.processor_limit, "mem": held.memory_limit},
             )
-            for held in self._held(device_alloc, self._reading)
+            for held in self._held_devices(device_alloc, self._reading)
         ]
 
     async def cdi_spec(self) -> Mapping[str, Any]:
@@ -326,7 +326,7 @@ class CudaPlugin(AbstractComputePlugin):
         def ask() -> Mapping[KernelId, Sequence[Measurement]]:
             by_kernel: dict[KernelId, Sequence[Measurement]] = {}
             for kernel in kernels:
-                held = self._held(ctx.allocations.get(kernel, DeviceAllocation()), self._reading)
+                held = self._held_devices(ctx.allocations.get(kernel, DeviceAllocation()), self._reading)
                 if held:
                     by_kernel[kernel] = meter.workload(held, ctx.pids.get(kernel))
             return by_kernel

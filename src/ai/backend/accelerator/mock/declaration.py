@@ -99,7 +99,7 @@ class MockDevice(_Table):
             raise ValueError("a subtype occurs twice")
         return value
 
-    def expanded(self) -> list[MockDevice]:
+    def single_devices(self) -> list[MockDevice]:
         """Returns ``count`` devices, each with an id and a node of its own."""
         nodes = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
         return [
@@ -198,7 +198,7 @@ class Declaration(Control):
     def _check_consistent(self) -> Declaration:
         if sum(device.count for device in self.devices) > MAX_DEVICES:
             raise ValueError(f"more than {MAX_DEVICES} devices")
-        ids = [device.mother_uuid for device in self.expanded()]
+        ids = [device.mother_uuid for device in self.single_devices()]
         if len(ids) != len(set(ids)):
             raise ValueError("mother_uuid must be different for every device")
         for link in self.links:
@@ -206,9 +206,9 @@ class Declaration(Control):
                 raise ValueError(f"links: {link.a} and {link.b} are not two devices of this file")
         return self
 
-    def expanded(self) -> list[MockDevice]:
+    def single_devices(self) -> list[MockDevice]:
         """Returns every single device in order."""
-        return [device for declared_device in self.devices for device in declared_device.expanded()]
+        return [device for declared_device in self.devices for device in declared_device.single_devices()]
 
 
 def default_declaration(device_count: int = 4) -> Declaration:

@@ -62,7 +62,7 @@ class Script(BaseModel):
         return max(self.values) if self.values else self.high
 
 
-def load_at(unix_time: float, rank: int, device_count: int) -> float:
+def simulated_load(unix_time: float, rank: int, device_count: int) -> float:
     """Returns a device's simulated load from 0 to 1, a wave of one minute. Each device's wave is later than the one
     before.
     """
@@ -70,7 +70,9 @@ def load_at(unix_time: float, rank: int, device_count: int) -> float:
     return 1.0 - abs(2.0 * phase - 1.0)
 
 
-def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float) -> dict[str, float]:
+def simulated_readings(
+    device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float
+) -> dict[str, float]:
     """Returns the readings of a device from its scripts, and values without a script from its load."""
     result = {
         "mem": device_load * memory * 0.9,

@@ -289,10 +289,10 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         return self.mock_state.devices[device.device_id.partition("/")[0]].metrics
 
     def _readings_of(self, device: ComputeDevice, unix_time: float) -> dict[str, float]:
-        device_load = metrics.load_at(
+        device_load = metrics.simulated_load(
             unix_time, self.mock_state.rank(device.device_id)[0], len(self.mock_state.devices)
         )
-        return metrics.readings(device_load, float(device.memory_size), self._scripts(device), unix_time)
+        return metrics.simulated_readings(device_load, float(device.memory_size), self._scripts(device), unix_time)
 
     @with_faults
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:

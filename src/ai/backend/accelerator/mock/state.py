@@ -108,7 +108,7 @@ def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping
     """Returns the links of each device by device id, in the order of the devices. Links to peers that are not among
     ``devices`` are left out.
     """
-    ranks = {device.mother_uuid: rank for rank, device in enumerate(declaration.expanded())}
+    ranks = {device.mother_uuid: rank for rank, device in enumerate(declaration.single_devices())}
     declared_links = {frozenset((link.a, link.b)): link for link in declaration.links}
     kind_of_link = _TOPOLOGIES.get(declaration.topology or "")
 
@@ -149,7 +149,7 @@ class ControlPanel:
         self._declaration = declaration
         self._source = source
         self._path = path
-        self._known = frozenset(device.mother_uuid for device in declaration.expanded())
+        self._known = frozenset(device.mother_uuid for device in declaration.single_devices())
         self._stamp: tuple[int, ...] | None = ()
         self._unhealthy: dict[str, str] = {}
         self.faults = faults
@@ -237,7 +237,9 @@ class MockState:
         self.declaration = declaration
         masked_ids = self.settings.device_mask
         self.devices = {
-            device.mother_uuid: device for device in declaration.expanded() if device.mother_uuid not in masked_ids
+            device.mother_uuid: device
+            for device in declaration.single_devices()
+            if device.mother_uuid not in masked_ids
         }
         self._links = links_of(declaration, list(self.devices.values()))
         self._ranks = {device_id: rank for rank, device_id in enumerate(self.devices)}
@@ -272,7 +274,7 @@ class MockState:
     def subtypes(self) -> tuple[str, ...]:
         """Returns every subtype that can be offered under any settings."""
         names = dict.fromkeys(("device", "shares"))
-        for device in self.declaration.expanded():
+        for device in self.declaration.single_devices():
             names |= dict.fromkeys(self._offered_subtypes(device))
             names |= dict.fromkeys(slice_slot_name(partition.memory_size) for partition in device.partitions)
         return tuple(names)

@@ -134,7 +134,7 @@ def gfx_name(version: int) -> str:
 
 
 def gpus(tree: Tree) -> Iterator[KfdGpu]:
-    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, its number is not."""
+    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, but keeps its number."""
     rank = 0
     for name in tree.names(f"{TOPOLOGY}/nodes"):
         path = f"{TOPOLOGY}/nodes/{name}"
@@ -144,11 +144,11 @@ def gpus(tree: Tree) -> Iterator[KfdGpu]:
         properties = _properties_or_nothing(tree, f"{path}/properties")
         if gpu_id or (gpu_id is None and properties.get("simd_count")):
             if properties:
-                yield _parsed_gpu(tree, path, properties, rank, int(gpu_id or 0))
+                yield _parse_gpu(tree, path, properties, rank, int(gpu_id or 0))
             rank += 1
 
 
-def _parsed_gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
+def _parse_gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
     location = values.get("location_id", 0)
     memory_banks = [
         _properties_or_nothing(tree, memory_bank) for memory_bank in tree.glob(f"{path}/mem_banks/*/properties")

@@ -27,9 +27,9 @@ class _Entry:
 
 @dataclass(slots=True)
 class ConsoleBuffer:
-    """Buffers console output and run state marks in order. Adjacent text of one stream is one item.
+    """Buffers console output and changes of the run's state in order. Adjacent text of one stream is one item.
 
-    A mark is a change of the run's state, without output; a reply to the client ends there.
+    A change of the state has no output; a reply to the client ends there.
     """
 
     _entries: list[_Entry] = field(default_factory=list)
@@ -41,7 +41,7 @@ class ConsoleBuffer:
         self.dropped[kind] = self.dropped.get(kind, 0) + dropped_count
 
     def add(self, kind: str, data: Any, seq: int) -> None:
-        """Appends console output. Output over the limit until the next fetch or mark is dropped and counted."""
+        """Appends console output. Output over the limit until the next fetch or state change is dropped and counted."""
         is_stream = kind in _STREAM_NAMES
         is_continued = is_stream and bool(self._entries) and self._entries[-1].kind == kind
         text, limit, used_key = str(data), STREAM_LIMIT if is_stream else RICH_LIMIT, kind if is_stream else "rich"
@@ -68,7 +68,7 @@ class ConsoleBuffer:
         self._used_space.clear()
 
     def drop_waiting(self) -> None:
-        """Removes the last mark if that mark says that the run waits for input."""
+        """Removes the last change of state if it says that the run waits for input."""
         if (
             self._entries
             and (state_change := self._entries[-1].state_change) is not None
@@ -86,7 +86,7 @@ class ConsoleBuffer:
         return self._entries[0].seq if self._entries else None
 
     def take(self) -> tuple[list[list[Any]], RunResult | None]:
-        """Removes and returns all output up to the first mark, and that mark."""
+        """Removes and returns all output up to the first change of state, and that change."""
         console_items: list[list[Any]] = []
         for entry_index, entry in enumerate(self._entries):
             if entry.state_change is not None:

@@ -37,8 +37,8 @@ INFRASTRUCTURE_FAILED = -1
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Holds a code run and its output. ``is_over`` is set once the last mark is buffered; the run is removed once that
-    mark was fetched.
+    """Holds a code run and its output. ``is_over`` is set once the last change of state is buffered; the run is removed
+    once that change was fetched.
 
     ``is_input_requested`` is True from a request for input to its answer or an interrupt; further requests are ignored.
     """
@@ -202,7 +202,7 @@ class RunQueue:
                 continue  # drop what it has printed meanwhile
 
     def forget_result(self, run_id: str) -> None:
-        """Drops the result of a followed run."""
+        """Drops the stored result of a run of :meth:`run_command`."""
         if self._runs.pop(run_id, None) is not None:
             self.acknowledge()
             self._persist()

@@ -440,8 +440,8 @@ class AgentSettings(Settings):
         if self.gateway.announce_addr is not None:
             return self.gateway.announce_addr
         host = self.gateway_address.host
-        is_any = host in ("0.0.0.0", "::")  # compared, not bound
-        return HostPort(host=(self.underlay_address or socket.getfqdn()) if is_any else host, port=0)
+        is_any_address = host in ("0.0.0.0", "::")  # compared, not bound
+        return HostPort(host=(self.underlay_address or socket.getfqdn()) if is_any_address else host, port=0)
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:

@@ -119,7 +119,7 @@ class Inventory:
         async with self._queries.lock:
             await self._plugins.start(now)
             handles = self._plugins.started()
-            is_changed = await self._queries.ask(handles, lambda: self._plugins.handles)
+            is_changed = await self._queries.ask_devices(handles, lambda: self._plugins.handles)
             offering_keys = frozenset(handle.key for handle in self._plugins.started())
             is_changed, self._offering_keys = is_changed or offering_keys != self._offering_keys, offering_keys
             await self._finish_refresh(is_changed)
@@ -635,7 +635,7 @@ class Inventory:
             try:
                 await change()
             finally:
-                if await self._queries.ask_anew(handle):
+                if await self._queries.ask_devices_again(handle):
                     self.generation += 1
                 await self.rebuild()  # also where only what a kernel holds has changed
         self.changed()

@@ -44,11 +44,11 @@ class Partitioner:
         names: Sequence[str],
         idle_s: float | None,
         clock: Callable[[], float],
-        kept: Callable[[], Awaitable[Collection[DeviceId]]],
+        read_kept_ids: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> None:
         """Stores the settings of partitioning. ``names``: the plugins. ``idle_s``: after how long an idle partition is
-        joined; None: never. ``kept`` returns the devices of claims, and raises BackendError if they are not known; then
-        no partition is joined or reused.
+        joined; None: never. ``read_kept_ids`` returns the devices of claims, and raises BackendError if they are
+        not known; then no partition is joined or reused.
         """
         self._plugins = plugins
         self._inventory = inventory
@@ -57,7 +57,7 @@ class Partitioner:
         self._names = names
         self._idle_s = idle_s
         self._clock = clock
-        self._kept = kept
+        self._kept = read_kept_ids
         self._idle_since: dict[tuple[str, DeviceId], float] = {}
 
     async def cut(self, kernel_id: str) -> bool:

@@ -104,7 +104,7 @@ class PluginQueries:
         self._late: dict[PluginHandle, asyncio.Task[None]] = {}
         self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
 
-    async def ask(self, handles: Sequence[PluginHandle], order: Callable[[], Sequence[PluginHandle]]) -> bool:
+    async def ask_devices(self, handles: Sequence[PluginHandle], order: Callable[[], Sequence[PluginHandle]]) -> bool:
         """Asks plugins for their devices and applies the answers. Returns True if an answer changed something. Answers
         are applied in the order that ``order`` returns.
 
@@ -123,7 +123,7 @@ class PluginQueries:
                 self._late[handle] = asyncio.create_task(self._apply_late(handle), name=f"agent-late-{handle.key}")
         return is_changed
 
-    async def ask_anew(self, handle: PluginHandle) -> bool:
+    async def ask_devices_again(self, handle: PluginHandle) -> bool:
         """Asks one plugin for its present devices, and cancels an older query that has no answer yet. The caller has
         the lock.
         """

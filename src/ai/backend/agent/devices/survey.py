@@ -58,12 +58,12 @@ async def survey(
         source.reference: source
         for source in find_plugins(node.allow_compute_plugins, blocked_names, INTRINSIC_PLUGINS, in_process_names)
     }
-    names = (
+    plugin_names = (
         "*",
         *(entry_point.name for group in LEGACY_GROUPS for entry_point in entry_points(group=group)),
     )
     source_of_reference = {
-        source.reference: source for source in find_plugins(names, (), INTRINSIC_PLUGINS, in_process_names)
+        source.reference: source for source in find_plugins(plugin_names, (), INTRINSIC_PLUGINS, in_process_names)
     }
     candidate_sources = list({**source_of_reference, **source_of_allowed}.values())
     # A device name is known only after its plugin was loaded, so all are loaded if no source matches.
@@ -75,13 +75,15 @@ async def survey(
     try:
         await inventory.refresh(asyncio.get_running_loop().time())
         package_of_reference = _packages()
-        measured = [
+        measured_handles = [
             handle for handle in plugins.started() if handle.key in inventory.kinds and _is_selected(only, handle)
         ]
         metrics_of_plugin: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         if measure is not None:
-            answers = await asyncio.gather(*(measure(handle, inventory.kinds[handle.key]) for handle in measured))
-            metrics_of_plugin = {handle.key: answer for handle, answer in zip(measured, answers, strict=True)}
+            answers = await asyncio.gather(
+                *(measure(handle, inventory.kinds[handle.key]) for handle in measured_handles)
+            )
+            metrics_of_plugin = {handle.key: answer for handle, answer in zip(measured_handles, answers, strict=True)}
         return [
             PluginInspection(
                 name=handle.key,

@@ -177,7 +177,7 @@ class KernelImages:
         self._runtime = runtime
         self._timeout_s = timeout_s
 
-    async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
+    async def ensure_image(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
         """Pulls the kernel's image if the node lacks the image, and calls ``on_pull`` before the pull. Raises as
         :meth:`_pull`.
         """
@@ -188,7 +188,7 @@ class KernelImages:
             kernel.save(status=KernelStatus.PULLING)
         await self._pull(kernel)
 
-    def is_tried_again(self, kernel: Kernel) -> bool:
+    def can_pull_again(self, kernel: Kernel) -> bool:
         """Returns True if a second creation of the kernel could succeed, because it would pull the missing image again.
 
         An image that nodes pull within a creation is not to be had, unless the agent had no credentials to give them:

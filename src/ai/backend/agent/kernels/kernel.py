@@ -101,7 +101,7 @@ class Kernel:
             raise ValueError("the phase changes by a transition alone")
         record = replace(self.record, **changes)
         self._records.put(record)
-        self.become(record)
+        self.replace_record(record)
 
     def admits(self, trigger: PhaseTrigger) -> bool:
         """Returns whether the present phase has a transition for the trigger."""
@@ -131,11 +131,11 @@ class Kernel:
         if phase_path or (changes and operations):
             record = replace(base_record or self.record, phase=phase, **changes)
             self._records.put(record)
-            self.become(record)
+            self.replace_record(record)
         self.story = extend_story(self.story, phase_path)
         return operations
 
-    def become(self, record: KernelRecord) -> None:
+    def replace_record(self, record: KernelRecord) -> None:
         """Replaces the kernel's record by a record that is stored already."""
         self.record = record
         self.changed.set()

@@ -14,7 +14,7 @@ import msgspec
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import PluginState, read_allocation
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
-from ai.backend.agent.lifecycle.hook_facts import hook_facts
+from ai.backend.agent.lifecycle.hook_facts import hook_context_fields
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDenied, DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
@@ -110,7 +110,7 @@ class HookCalls:
                 previous_allocation=held_devices if step.restarting else None,
                 deadline_s=deadline_s,
                 is_diagnostic=plugin_key in record.diagnosed,
-                **hook_facts(plugin_key, kernel, method, labels, restarting=step.restarting),
+                **hook_context_fields(plugin_key, kernel, method, labels, restarting=step.restarting),
             )
             result = await _call_method(method, plugin.create_lifecycle_hook(workload, held_devices, hook_context))
             try:

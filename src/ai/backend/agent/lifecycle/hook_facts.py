@@ -44,7 +44,7 @@ def _host_distribution() -> tuple[str, str]:
     return f"{os_release.get('ID', '')}{os_release.get('VERSION_ID', '')}", libc
 
 
-def hook_facts(
+def hook_context_fields(
     plugin_key: str, kernel: Kernel, method: str, labels: Mapping[str, str], *, restarting: bool
 ) -> dict[str, Any]:
     """Returns the fields of a hook's context that describe the workload and the session's options for the plugin. For

@@ -293,7 +293,7 @@ class Supervisor:
         if kernel.status in _STATUSES_BEFORE_CREATING:
             try:
                 with child_span("kernel image"):
-                    await self._images.provide(
+                    await self._images.ensure_image(
                         kernel, lambda: self._reporter.report_status(kernel, KernelStatus.PULLING)
                     )
             except Exception as e:  # noqa: BLE001  # logged and reported there; a pull has nothing to release
@@ -329,7 +329,7 @@ class Supervisor:
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        if isinstance(error, ImageMissing) and not restarting and self._images.is_tried_again(kernel):
+        if isinstance(error, ImageMissing) and not restarting and self._images.can_pull_again(kernel):
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
         log_level = logging.INFO if isinstance(error, BackendError) else logging.ERROR

@@ -70,7 +70,7 @@ def _union_of(sequences: Iterable[Sequence[H]]) -> tuple[H, ...]:
     return tuple(dict.fromkeys(item for values in sequences for item in values))
 
 
-def _only_one_sets(config_field: str, authored_values: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
+def _value_of_only_author(config_field: str, authored_values: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
     return (
         _single_value(config_field, ((author, tuple(sorted(value)) or None) for author, value in authored_values)) or ()
     )
@@ -109,8 +109,8 @@ def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig
         extra_gids=_union_of(config.extra_gids for _, config in authored_configs),
         extra_syscalls=_union_of(config.extra_syscalls for _, config in authored_configs),
         ipc=_single_value("ipc", ((author, config.ipc) for author, config in authored_configs)),
-        cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
-        memory_nodes=_only_one_sets(
+        cpuset=_value_of_only_author("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
+        memory_nodes=_value_of_only_author(
             "memory_nodes", ((author, config.memory_nodes) for author, config in authored_configs)
         ),
         cpu_limit=_single_value("cpu_limit", ((author, config.cpu_limit) for author, config in authored_configs)),

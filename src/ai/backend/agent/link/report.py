@@ -264,11 +264,11 @@ class Heartbeat(PeriodicLoop):
             return
         self._is_cut_off = False
         self.period_s = min(60.0, max(0.05, reply.interval_s))
-        for unknown_presence in reply.unknown_kernels:
-            kernel = self._supervisor.kernels.get(unknown_presence.kernel_id)
-            if kernel is None or kernel.attempt != unknown_presence.attempt:
+        for unknown_kernel in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(unknown_kernel.kernel_id)
+            if kernel is None or kernel.attempt != unknown_kernel.attempt:
                 continue
-            log.warning("the manager does not know kernel %s; it is ended", unknown_presence.kernel_id)
+            log.warning("the manager does not know kernel %s; it is ended", unknown_kernel.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
             self._supervisor.end(kernel, Termination(reason=reason, forced=True))
         for presence in reply.unobserved_kernels:

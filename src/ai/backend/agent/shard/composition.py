@@ -158,7 +158,7 @@ async def _serve_nodes(reloads: _Reloads, address: ClusterAddress, lease_api: Ku
         link = ManagerFanout(connect_manager, managers, beats_gather_s=_BEATS_GATHER_S)
         shard = Shard(settings, _runtimes(settings, api), link.reports)
         exit_stack.push_async_callback(shard.close)
-        inventory = NodeInventory(api, kubernetes, settings.agent.resource_group, shard.note_change)
+        inventory = NodeInventory(api, kubernetes, settings.agent.resource_group, shard.schedule_comparison)
         exit_stack.push_async_callback(inventory.close)
         exit_stack.push_async_callback(link.stop)
         await inventory.start()

@@ -33,14 +33,16 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     counted: Mapping[str, Decimal] = msgspec.field(default_factory=dict)
     """The number of devices by resource name, for resources that device plugins count."""
 
-    def plus(self, other: Requests, sign: int = 1) -> Requests:
-        names = {*self.counted, *other.counted}
-        sums = {name: self.counted.get(name, 0) + sign * other.counted.get(name, Decimal(0)) for name in names}
+    def plus(self, other_requests: Requests, sign: int = 1) -> Requests:
+        names = {*self.counted, *other_requests.counted}
+        summed_amounts = {
+            name: self.counted.get(name, 0) + sign * other_requests.counted.get(name, Decimal(0)) for name in names
+        }
         return Requests(
-            cpu=self.cpu + sign * other.cpu,
-            memory=self.memory + sign * other.memory,
-            pods=self.pods + sign * other.pods,
-            counted={name: amount for name, amount in sums.items() if amount},
+            cpu=self.cpu + sign * other_requests.cpu,
+            memory=self.memory + sign * other_requests.memory,
+            pods=self.pods + sign * other_requests.pods,
+            counted={name: amount for name, amount in summed_amounts.items() if amount},
         )
 
 

@@ -176,7 +176,7 @@ class Shard:
         self._starts = asyncio.Semaphore(_STARTS)
         self.agents: dict[str, AgentCommands] = {}
 
-    def note_change(self, node: str) -> None:
+    def schedule_comparison(self, node: str) -> None:
         """Schedules another comparison of a node with its object."""
         self._changed.add(node)
         self._is_changed.set()
@@ -184,7 +184,7 @@ class Shard:
     async def run(self, inventory: NodeInventory) -> None:
         """Follows the inventory until cancelled."""
         for name in inventory.names():
-            self.note_change(name)
+            self.schedule_comparison(name)
         backoff = Backoff(0.5, 30.0, jitter=0.5)
         while True:
             await self._is_changed.wait()

@@ -88,7 +88,7 @@ class Coordinator:
         app = server.application()
         app.on_response_prepare.append(allow_set_ups_of_other_origins)
         self._runner: web.AppRunner = make_runner(app)
-        self._tidy = PeriodicCall("tidying of circuits", _TIDY_S, self.circuits.tidy)
+        self._tidy = PeriodicCall("tidying of circuits", _TIDY_S, self.circuits.remove_unneeded)
         self._tasks: list[asyncio.Task[None]] = []
         self.url = ""
 

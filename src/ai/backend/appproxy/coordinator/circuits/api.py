@@ -54,7 +54,7 @@ class CircuitsApi:
 
     @route("DELETE", "/api/circuit/_/bulk", query=BulkRemoval)
     async def remove_many(self, call: Call[Any, BulkRemoval]) -> Success:
-        """Removes circuits from coordinator and workers; those that do not exist are none to remove."""
+        """Removes circuits from coordinator and workers; ids without a circuit are ignored."""
         await self.circuits.remove(call.query.circuit_ids)
         return Success()
 

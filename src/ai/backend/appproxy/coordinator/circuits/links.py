@@ -43,7 +43,7 @@ class Link:
 
 
 class Links(PeriodicLoop):
-    """Holds the worker links of this coordinator. As a loop it wakes those whose worker has another version."""
+    """Holds the worker links of this coordinator. As a loop it wakes each link whose worker has another version."""
 
     period_s = POLL_S
 
@@ -90,7 +90,7 @@ class Links(PeriodicLoop):
             if not any((other_link.worker_id, other_link.node) == (worker_id, node) for other_link in self._links):
                 await self._store.link(worker_id, node, is_linked=False, now=self._clock.now())
 
-    async def delivered(self, circuit_id: UUID) -> None:
+    async def wait_delivered(self, circuit_id: UUID) -> None:
         """Waits until the linked nodes of a circuit's worker serve the circuit.
 
         Raises WorkerSilent: no node is alive. RouteNotDelivered: none has acknowledged it in time. FrontendTimeout:

@@ -55,7 +55,7 @@ MAX_PER_SESSION = 64
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: a set-up may be used, a circuit without use stays, a port rests."""
+    """Holds time limits in seconds: of the use of a set-up, of a circuit without use, and of the rest of a port."""
 
     setup_s: float
     circuit_s: float
@@ -99,7 +99,7 @@ class CircuitService:
         ``client`` is the address of the browser. Raises as :meth:`check`; InvalidInput; SlotTaken; Unavailable: no
         worker is suitable or none answers.
         """
-        request = _checked(request, client)
+        request = _check_app_request(request, client)
         setup = await self.check(token, session_id, request)
         if not await self.store.use_setup(hash_of(token), self.clock.now()):
             raise AuthenticationFailed("The address was used already: start the service again.")
@@ -117,10 +117,10 @@ class CircuitService:
                 raise LimitExceeded(f"The session has {MAX_PER_SESSION} circuits, as many as it may have.")
             circuit = await self.open(circuit, dict(setup.tags))
         else:
-            circuit = _merged(existing, circuit)
+            circuit = _merge_circuits(existing, circuit)
             if circuit != existing:
                 await self.store.replace(circuit)
-            await self.links.delivered(circuit.id)
+            await self.links.wait_delivered(circuit.id)
         worker = await self.workers.get(circuit.worker)
         return Admission(circuit=circuit, url=self._setup_url(worker, circuit, request), reused=existing is not None)
 
@@ -156,7 +156,7 @@ class CircuitService:
         for attempt in range(_FRONTEND_ATTEMPTS):
             circuit = await self._allocate(draft, tags, broken_ports)
             try:
-                await self.links.delivered(circuit.id)
+                await self.links.wait_delivered(circuit.id)
                 return circuit
             except FrontendTimeout:
                 await self.remove([circuit.id])
@@ -234,17 +234,17 @@ class CircuitService:
         await self.store.remove_setups(session_ids)
         return len(await self.remove(await self.store.ids_of_sessions(session_ids)))
 
-    async def tidy(self) -> None:
+    async def remove_unneeded(self) -> None:
         """Removes circuits that were unused for long or whose worker lost their slot, and deletes expired records."""
         now = self.clock.now()
-        unneeded_ids = list(await self.store.misplaced())
+        unneeded_ids = list(await self.store.circuits_without_slot())
         if self.limits.circuit_s > 0:
             unneeded_ids += await self.store.unused_since(now - timedelta(seconds=self.limits.circuit_s))
         await self.remove(unneeded_ids)
         await self.store.purge(now)
 
 
-def _checked(request: AppRequest, client: str) -> AppRequest:
+def _check_app_request(request: AppRequest, client: str) -> AppRequest:
     """Returns an app request in canonical form.
 
     A TCP app has no credentials, so it serves the address that asks for it, unless others are named (serving anchors
@@ -291,7 +291,7 @@ def _circuit_of(setup: Setup, request: AppRequest, now: str) -> Circuit:
     )
 
 
-def _merged(existing: Circuit, requested: Circuit) -> Circuit:
+def _merge_circuits(existing: Circuit, requested: Circuit) -> Circuit:
     """Returns an existing circuit with the route and the rules of a new request added."""
     merged_circuit = replace(
         existing,

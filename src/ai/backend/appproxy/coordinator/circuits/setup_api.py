@@ -30,7 +30,7 @@ _MAX_BODY_BYTES = 65_536
 
 @dataclass(slots=True)
 class SetupApi:
-    """Routes of set-ups. ``public_url`` is where browsers reach the coordinator; None: as they do now."""
+    """Routes of set-ups. ``public_url`` is where browsers reach the coordinator; None: the address of their request."""
 
     circuits: CircuitService
     public_url: str | None

@@ -33,8 +33,8 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
 
     async def add(self, circuit: Circuit, now: datetime) -> None:
         def work(s: Connection) -> None:
-            _check_rest(s, circuit, now)
-            version = _raise_version(s, circuit.worker)
+            _check_reservation(s, circuit, now)
+            version = _increment_version(s, circuit.worker)
             row = {
                 "id": circuit.id,
                 "worker_id": circuit.worker,
@@ -60,7 +60,7 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
 
     async def replace(self, circuit: Circuit) -> None:
         def work(s: Connection) -> None:
-            version = _raise_version(s, circuit.worker)
+            version = _increment_version(s, circuit.worker)
             values = {"document": circuit, "version": version, "failure": None}
             if s.execute(update(circuits).where(_COLUMNS.id == circuit.id).values(values)).rowcount == 0:
                 raise NoSuchObject("circuit")
@@ -73,10 +73,10 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         def work(s: Connection) -> Sequence[UUID]:
             rows = s.execute(select(circuits).where(_COLUMNS.id.in_(ids))).all()
             for row in rows:
-                _rest(s, row, rest_until)
+                _reserve_slot(s, row, rest_until)
             s.execute(delete(circuits).where(_COLUMNS.id.in_([row.id for row in rows])))
             for worker_id in sorted({row.worker_id for row in rows}):
-                _raise_version(s, worker_id)
+                _increment_version(s, worker_id)
             return [row.id for row in rows]
 
         return await self._db.run_write(work) if ids else []
@@ -92,7 +92,7 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         rows = await self._db.fetch(
             _STORED.where(_COLUMNS.id.in_(circuit_ids_query), _COLUMNS.app == app, _IS_INTERACTIVE)
         )
-        return [_stored(row) for row in rows]
+        return [_stored_circuit(row) for row in rows]
 
     async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
         circuit_ids_query = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id.in_(session_ids))
@@ -112,7 +112,7 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         rows = await self._db.fetch(select(_COLUMNS.id).where(_IS_INTERACTIVE, _COLUMNS.last_used < moment))
         return [row.id for row in rows]
 
-    async def misplaced(self) -> Sequence[UUID]:
+    async def circuits_without_slot(self) -> Sequence[UUID]:
         is_slot_missing = or_(
             and_(_COLUMNS.port.is_(None), workers.c.frontend_mode == FrontendMode.PORT),
             and_(_COLUMNS.subdomain.is_(None), workers.c.frontend_mode == FrontendMode.WILDCARD),
@@ -145,7 +145,7 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         return frozenset(int(row.slot) for row in await self._db.fetch(query))
 
 
-def _raise_version(s: Connection, worker_id: UUID) -> int:
+def _increment_version(s: Connection, worker_id: UUID) -> int:
     is_worker = workers.c.id == worker_id
     if s.execute(update(workers).where(is_worker).values(version=workers.c.version + 1)).rowcount == 0:
         raise NoSuchObject("worker")
@@ -163,7 +163,7 @@ def _slot_of(circuit: Circuit | Row[Any]) -> str:
     return str(circuit.port) if circuit.port is not None else str(circuit.subdomain)
 
 
-def _check_rest(s: Connection, circuit: Circuit, now: datetime) -> None:
+def _check_reservation(s: Connection, circuit: Circuit, now: datetime) -> None:
     """Raises SlotTaken if a slot is reserved for another user's past circuit. A subdomain name is reserved for ever."""
     rest_columns = resting_slots.c
     is_slot = (rest_columns.worker_id == circuit.worker) & (rest_columns.slot == _slot_of(circuit))
@@ -176,7 +176,7 @@ def _check_rest(s: Connection, circuit: Circuit, now: datetime) -> None:
     s.execute(delete(resting_slots).where(is_slot))
 
 
-def _rest(s: Connection, row: Row[Any], until: datetime) -> None:
+def _reserve_slot(s: Connection, row: Row[Any], until: datetime) -> None:
     values = {
         "worker_id": row.worker_id,
         "slot": _slot_of(row),
@@ -188,7 +188,7 @@ def _rest(s: Connection, row: Row[Any], until: datetime) -> None:
     s.execute(insert(resting_slots), values)
 
 
-def _stored(row: Any) -> StoredCircuit:
+def _stored_circuit(row: Any) -> StoredCircuit:
     return StoredCircuit(
         circuit=row.document,
         version=row.version,
@@ -199,4 +199,4 @@ def _stored(row: Any) -> StoredCircuit:
 
 
 def _first(rows: Iterable[Any]) -> StoredCircuit | None:
-    return next((_stored(row) for row in rows), None)
+    return next((_stored_circuit(row) for row in rows), None)

@@ -157,7 +157,7 @@ class SqlLinks:
             is_uncounted = is_node & (_NODE_COLUMNS.sequence < usage.sequence)
             if s.execute(update(worker_nodes).where(is_uncounted).values(sequence=usage.sequence)).rowcount:
                 endpoint_of_circuit = _endpoints_of(s, worker_id)
-                inference_reports = _own_inference(
+                inference_reports = _owned_reports(
                     usage, endpoint_of_circuit | _ended_endpoints_of(s, worker_id, usage)
                 )
                 if inference_reports:
@@ -207,7 +207,7 @@ def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: UsageReport) -> d
     return {row.circuit_id: row.endpoint_id for row in s.execute(query)} if circuit_ids else {}
 
 
-def _own_inference(usage: UsageReport, endpoint_of_circuit: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
+def _owned_reports(usage: UsageReport, endpoint_of_circuit: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
     """Returns the usage reports about circuits of the reporting worker, with the endpoint of each circuit.
 
     Reports about other circuits are dropped, because they would be charged to other owners.

@@ -72,7 +72,7 @@ class EndpointService:
                 updated_at=now,
             )
             await self.circuits.store.replace(circuit)
-            await self.circuits.links.delivered(circuit.id)
+            await self.circuits.links.wait_delivered(circuit.id)
         worker = await self.circuits.workers.get(circuit.worker)
         return worker.url_of(circuit.port, circuit.subdomain)
 

@@ -36,7 +36,7 @@ class WorkerService:
 
     async def register(self, registration: WorkerRegistration) -> Worker:
         """Adds a worker, or changes the worker that has the same authority. Raises InvalidInput."""
-        valid_registration = _checked(registration)
+        valid_registration = _check_registration(registration)
         return await self.store.put(valid_registration, self.clock.now(), self.alive_since())
 
     async def touch(self, worker_id: UUID, node: str) -> Worker:
@@ -99,7 +99,7 @@ def info_of(worker: Worker, used_slots: Sequence[Slot]) -> WorkerInfo:
     )
 
 
-def _checked(registration: WorkerRegistration) -> WorkerRegistration:
+def _check_registration(registration: WorkerRegistration) -> WorkerRegistration:
     """Returns a registration that has only the fields of its frontend mode. Raises InvalidInput."""
     problems: dict[str, str] = {}
     if _HOST_PATTERN.fullmatch(registration.hostname) is None:

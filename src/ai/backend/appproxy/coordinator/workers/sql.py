@@ -52,7 +52,7 @@ class SqlWorkerStore:
                 s.execute(insert(workers), {**values, **new_values})
             worker_id = s.execute(select(workers.c.id).where(has_authority)).scalar_one()
             _touch(s, worker_id, registration.node, now)
-            return _worker(s.execute(_query(alive_since).where(workers.c.id == worker_id)).one())
+            return _worker(s.execute(_worker_query(alive_since).where(workers.c.id == worker_id)).one())
 
         return await self._db.run_write(work)
 
@@ -68,11 +68,11 @@ class SqlWorkerStore:
         return await self._db.execute(delete(workers).where(workers.c.id == worker_id)) > 0
 
     async def worker(self, worker_id: UUID, alive_since: datetime) -> Worker | None:
-        rows = await self._db.fetch(_query(alive_since).where(workers.c.id == worker_id))
+        rows = await self._db.fetch(_worker_query(alive_since).where(workers.c.id == worker_id))
         return _worker(rows[0]) if rows else None
 
     async def workers(self, alive_since: datetime) -> Sequence[Worker]:
-        return [_worker(row) for row in await self._db.fetch(_query(alive_since).order_by(workers.c.authority))]
+        return [_worker(row) for row in await self._db.fetch(_worker_query(alive_since).order_by(workers.c.authority))]
 
 
 class SqlAuthorityStore:
@@ -99,7 +99,7 @@ def _touch(s: Connection, worker_id: UUID, node: str, now: datetime) -> None:
         s.execute(insert(worker_nodes), row)
 
 
-def _query(alive_since: datetime) -> Select[Any]:
+def _worker_query(alive_since: datetime) -> Select[Any]:
     node_count = (
         select(func.count())
         .where(_NODE_COLUMNS.worker_id == workers.c.id, _NODE_COLUMNS.seen_at >= alive_since)

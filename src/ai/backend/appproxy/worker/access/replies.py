@@ -70,20 +70,25 @@ def error(
         media_type = b"application/problem+json" if model_code is None else b"application/json"
         problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status, "detail": detail}
         if model_code is not None:
-            problem["error"] = {"message": detail, "type": _type_of(status), "param": None, "code": model_code}
+            problem["error"] = {
+                "message": detail,
+                "type": _openai_error_type(status),
+                "param": None,
+                "code": model_code,
+            }
         body = json.dumps({**problem, **({"error_code": code} if code else {})}).encode()
     header_lines = b"Content-Type: %b\r\n%b%b" % (media_type, _PAGE_HEADERS, fields)
     return Response(status, header_lines, body, code or HTTPStatus(status).name.lower())
 
 
-def _type_of(status: int) -> str:
+def _openai_error_type(status: int) -> str:
     """Returns the error type of OpenAI's interface for an error."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return "rate_limit_error"
     return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
 
 
-def document(value: object) -> Response:
+def json_response(value: object) -> Response:
     """Returns a reply with a value as JSON."""
     header_lines = b"Content-Type: application/json\r\n%b" % _PAGE_HEADERS
     return Response(200, header_lines, json.dumps(value).encode(), "models")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from ai.backend.appproxy.worker.access.replies import Response, document, error
+from ai.backend.appproxy.worker.access.replies import Response, error, json_response
 from ai.backend.appproxy.worker.access.tokens import Grant
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
 from ai.backend.appproxy.worker.planes.embedded.exchange import ClientRequest
@@ -45,7 +45,7 @@ def _described(model: str, circuit: Circuit) -> dict[str, Any]:
 
 def describe_models(circuit: Circuit, models: Iterable[str]) -> Response:
     """Returns the list of the models of one endpoint, in the format of OpenAI's interface."""
-    return document({"object": "list", "data": [_described(model, circuit) for model in models]})
+    return json_response({"object": "list", "data": [_described(model, circuit) for model in models]})
 
 
 def answer_about_models(
@@ -61,9 +61,9 @@ def answer_about_models(
     for name, state in _usable(table, grant):
         models.setdefault(name, _described(name, state.circuit))
     if path == _MODELS_PATH:
-        return document({"object": "list", "data": list(models.values())})
+        return json_response({"object": "list", "data": list(models.values())})
     model = models.get(unquote(path[len(_MODELS_PATH) + 1 :].decode("ascii", "replace")))
-    return document(model) if model is not None else no_such_model()
+    return json_response(model) if model is not None else no_such_model()
 
 
 def no_such_model() -> Response:
