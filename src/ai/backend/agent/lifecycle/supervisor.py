@@ -397,7 +397,7 @@ class Supervisor:
         kernel.move(
             PhaseTrigger.RELEASED,
             cause=ending.reason,
-            base=kernel.record.tombstone(),
+            base_record=kernel.record.tombstone(),
             status=ending.status,
             ending=ending,
             ended_at=self.context.wall_clock(),
