@@ -148,7 +148,7 @@ async def _measure(fleet: Fleet) -> Sequence[Figure]:
         shard = Shard(
             settings, partial(KubernetesRuntime, connection), ChangedReports(manager, gather_s=BEATS_GATHER_S)
         )
-        inventory = NodeInventory(api, settings.kubernetes, "default", shard.note_change)
+        inventory = NodeInventory(api, settings.kubernetes, "default", shard.schedule_comparison)
         await inventory.start()
         running = asyncio.create_task(shard.run(inventory))
         try:

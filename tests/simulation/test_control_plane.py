@@ -93,7 +93,7 @@ async def nothing_kept(self: KeptDevices) -> list[DeviceId]:
 @pytest.mark.parametrize(
     ("place", "method", "instead", "violation"),
     [
-        (CutDevices, "held_in_parts", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
+        (CutDevices, "cut_devices_held_whole", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
         (KeptDevices, "ids", nothing_kept, r"which the claim claim-\d keeps"),
         (Inventory, "_holders_of", lambda self, device_ids, slot_names: [], r"is given \d times|which a workload has"),
     ],

@@ -94,7 +94,7 @@ async def real(tmp_path: Path) -> AsyncIterator[RealBench]:
     yield made
     agent = made.agents[-1]
     if agent.supervisor is not None:
-        for kernel in agent.supervisor.live():
+        for kernel in agent.supervisor.live_kernels():
             await agent.commands.destroy_kernel(DestroyKernel(kernel_id=kernel.id, attempt=kernel.attempt, forced=True))
             async with asyncio.timeout(30):
                 while kernel.is_live:

@@ -252,7 +252,7 @@ async def on_api(bench: Bench) -> AsyncIterator[OnApi]:
     raw = {"agent": {"data-dir": str(bench.data_dir)}, "kubernetes": {"cluster": "c"}}
     settings = AgentSettings.model_validate(raw)
     shard = Shard(settings, lambda _name: runtime, bench.manager)
-    inventory = NodeInventory(kube.api, settings.kubernetes, "default", shard.note_change)
+    inventory = NodeInventory(kube.api, settings.kubernetes, "default", shard.schedule_comparison)
     await inventory.start()
     following = asyncio.create_task(shard.run(inventory))
     made = OnApi(bench, kube, shard, inventory)

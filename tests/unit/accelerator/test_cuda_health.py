@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ai.backend.accelerator.cuda import plugin as module
-from ai.backend.accelerator.cuda.health import Latch
+from ai.backend.accelerator.cuda.health import CriticalErrors
 from ai.backend.accelerator.cuda.nvml import DOUBLE_BIT_ECC, XID_CRITICAL, Code, NvmlEvent, NvmlFailure
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
 from ai.backend.accelerator.cuda.settings import CudaSettings
@@ -124,7 +124,7 @@ async def test_the_programs_fault_and_notices_leave_the_device_in_use() -> None:
 
 
 def test_an_unknown_xid_counts_as_the_devices() -> None:
-    assert Latch().on_event(xid(4711)) == "Xid 4711: unknown to this version"
+    assert CriticalErrors().on_event(xid(4711)) == "Xid 4711: unknown to this version"
 
 
 async def test_an_xid_of_an_instance_is_its_own() -> None:

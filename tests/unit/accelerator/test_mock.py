@@ -183,8 +183,8 @@ def test_bad_settings_name_their_key(wrong: dict[str, object]) -> None:
 
 
 def test_the_script_of_the_metrics_depends_on_time_alone() -> None:
-    assert [metrics.load_at(at, 0, 4) for at in (0.0, 15.0, 30.0, 45.0, 60.0)] == [0.0, 0.5, 1.0, 0.5, 0.0]
-    assert metrics.load_at(0.0, 2, 4) == 1.0
+    assert [metrics.simulated_load(at, 0, 4) for at in (0.0, 15.0, 30.0, 45.0, 60.0)] == [0.0, 0.5, 1.0, 0.5, 0.0]
+    assert metrics.simulated_load(0.0, 2, 4) == 1.0
 
 
 async def test_a_workload_is_measured_by_what_it_holds() -> None:

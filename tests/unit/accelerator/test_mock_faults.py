@@ -226,7 +226,7 @@ async def test_the_watch_tells_of_unknown_devices() -> None:
 )
 async def test_scripts(script: object, values: list[float]) -> None:
     made = Script.model_validate(script)
-    assert [made.at(at) for at in (0, 15, 30, 45)] == pytest.approx(values)
+    assert [made.value_at(at) for at in (0, 15, 30, 45)] == pytest.approx(values)
     device = MockDevice.model_validate({"mother_uuid": "a", "model_name": "m", "metrics": {"power": script}})
     plugin = MockPlugin(declaration=Declaration(devices=(device,)))
     shown = {m.key: m.value for m in await plugin.gather_node_metrics(StatContext(at=15.0))}
@@ -259,4 +259,4 @@ def test_a_bad_declaration_names_file_and_key(declared: Path, text: str, names: 
 
 def test_the_example_can_be_read() -> None:
     found = read_table(Path(__file__).parents[3] / "docs" / "examples" / "mock-accelerator.toml", Declaration)
-    assert len(found.expanded()) == 8
+    assert len(found.single_devices()) == 8

@@ -72,10 +72,10 @@ class IntrinsicHost:
         """Maps the numbers of NUMA nodes to their entries in a folder. It is empty where the kernel has no NUMA
         support.
         """
-        base = self._sys / folder
-        paths = base.iterdir() if base.is_dir() else ()
-        entries = [(match, path) for path in paths if (match := _NODE_NAME.fullmatch(path.name))]
-        return {int(match[1]): path for match, path in entries}
+        parent_folder = self._sys / folder
+        paths = parent_folder.iterdir() if parent_folder.is_dir() else ()
+        matched_paths = [(match, path) for path in paths if (match := _NODE_NAME.fullmatch(path.name))]
+        return {int(match[1]): path for match, path in matched_paths}
 
 
 class CpuHost(IntrinsicHost):
@@ -116,42 +116,44 @@ class CpuHost(IntrinsicHost):
             if match is None or len(fields) < 5:
                 continue
             # user nice system idle iowait irq softirq steal; guest time is part of user time
-            values = [int(field) / ticks_per_s for field in fields[:8]]
-            total = sum(values)
-            by_core[int(match[1])] = CpuTimes(busy=total - values[3] - values[4], total=total)
+            times_s = [int(field) / ticks_per_s for field in fields[:8]]
+            total_s = sum(times_s)
+            by_core[int(match[1])] = CpuTimes(busy=total_s - times_s[3] - times_s[4], total=total_s)
         return by_core
 
 
 class MemoryHost(IntrinsicHost):
     """Reads the state of main memory."""
 
-    def use(self) -> MemoryUse:
+    def usage(self) -> MemoryUse:
         """Returns the usage of the node, as far as this process may use it. Raises OSError, KeyError: /proc/meminfo
         cannot be read or is not as expected."""
-        sizes = _sizes(self._proc / "meminfo")
-        total, available_bytes = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
+        meminfo = _read_meminfo(self._proc / "meminfo")
+        total_bytes, available_bytes = meminfo["MemTotal"], meminfo.get("MemAvailable", meminfo["MemFree"])
         limit_bytes = self._limit()
-        if limit_bytes is None or limit_bytes > total:
-            return MemoryUse(total, available_bytes)
+        if limit_bytes is None or limit_bytes > total_bytes:
+            return MemoryUse(total_bytes, available_bytes)
         return MemoryUse(limit_bytes, min(available_bytes, limit_bytes))
 
     def nodes(self) -> dict[int, int]:
         """Maps the numbers of NUMA nodes to their bytes of memory. It is empty where the kernel has no NUMA support."""
         meminfo_files = {node: path / "meminfo" for node, path in sorted(self._nodes("devices/system/node").items())}
-        total_bytes = {node: _sizes(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()}
+        total_bytes = {
+            node: _read_meminfo(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()
+        }
         return {node: total for node, total in total_bytes.items() if total}
 
     def _limit(self) -> int | None:
-        for name in _LIMIT_FILES:
+        for file_name in _LIMIT_FILES:
             try:
-                text = (self._sys / name).read_text(encoding="ascii").strip()
+                limit_text = (self._sys / file_name).read_text(encoding="ascii").strip()
             except OSError:
                 continue
-            return int(text) if text.isdigit() else None
+            return int(limit_text) if limit_text.isdigit() else None
         return None
 
 
-def _sizes(path: Path) -> dict[str, int]:
+def _read_meminfo(path: Path) -> dict[str, int]:
     lines = path.read_text(encoding="ascii").splitlines()
     return {match["key"]: int(match["kib"]) * 1024 for line in lines if (match := _MEMINFO_LINE.match(line))}
 
@@ -201,7 +203,7 @@ class IntrinsicPlugin(AbstractComputePlugin):
         display = self.display
         return (DeviceSlot(slot_name=display.slot_name, slot_type=display.slot_type, amount=Decimal(amount)),)
 
-    def _held(self, device_alloc: DeviceAllocation) -> Mapping[DeviceId, Decimal]:
+    def _held_amounts(self, device_alloc: DeviceAllocation) -> Mapping[DeviceId, Decimal]:
         return device_alloc.slots.get(self.display.slot_name, {})
 
     def _measurement(self, value: float, capacity: float, device: DeviceId | None = None) -> Measurement:
@@ -241,7 +243,7 @@ class CPUPlugin(IntrinsicPlugin):
         self._before: dict[int, CpuTimes] = {}
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        model = self._host.model_name()
+        model_name = self._host.model_name()
         return [
             ComputeDevice(
                 device_name=self.key,
@@ -250,7 +252,7 @@ class CPUPlugin(IntrinsicPlugin):
                 numa_node=self._host.numa_node(_core_of(device_id)),
                 processing_units=1,
                 compute_units=(ComputeUnit(name="core", count=1),),
-                model_name=model,
+                model_name=model_name,
                 slots=self._slot(1),
             )
             for device_id in self._processors()
@@ -261,21 +263,25 @@ class CPUPlugin(IntrinsicPlugin):
         as ``CORE.1``, ``CORE.2`` and so on.
         """
         cores = self._host.cores()[self._config.reserved_cpu :]
-        count = (self._config.declared_cpu or len(cores)) if cores else 0
-        turns = (divmod(number, len(cores)) for number in range(count))
-        return [DeviceId(f"{cores[index]}.{turn}" if turn else str(cores[index])) for turn, index in turns]
+        processor_count = (self._config.declared_cpu or len(cores)) if cores else 0
+        round_and_index = (divmod(number, len(cores)) for number in range(processor_count))
+        return [
+            DeviceId(f"{cores[core_index]}.{listing_round}" if listing_round else str(cores[core_index]))
+            for listing_round, core_index in round_and_index
+        ]
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Binds a workload to its cores, and limits its CPU time to the time of these cores."""
-        processors = self._held(device_alloc)
+        processors = self._held_amounts(device_alloc)
         cpu_limit = float(device_alloc.total(self.display.slot_name)) if processors else None
         return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=cpu_limit)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        held = self._held(device_alloc)
-        model = (self._host.model_name() if held else None) or "CPU"
+        amount_by_core = self._held_amounts(device_alloc)
+        model_name = (self._host.model_name() if amount_by_core else None) or "CPU"
         return [
-            AttachedDevice(device_id=core, model_name=model, data={"cores": int(part)}) for core, part in held.items()
+            AttachedDevice(device_id=core, model_name=model_name, data={"cores": int(core_amount)})
+            for core, core_amount in amount_by_core.items()
         ]
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
@@ -283,16 +289,19 @@ class CPUPlugin(IntrinsicPlugin):
         core."""
         times = self._host.times()
         previous_times, self._before = self._before, times
-        percents: dict[DeviceId, float] = {}
+        percent_of_core: dict[DeviceId, float] = {}
         for core in self._host.cores():
             if core in times and core in previous_times:
                 elapsed_s = times[core].total - previous_times[core].total
                 busy_s = max(0.0, times[core].busy - previous_times[core].busy)
-                percents[DeviceId(str(core))] = min(100.0, 100.0 * busy_s / elapsed_s) if elapsed_s > 0 else 0.0
-        if not percents:
+                percent_of_core[DeviceId(str(core))] = min(100.0, 100.0 * busy_s / elapsed_s) if elapsed_s > 0 else 0.0
+        if not percent_of_core:
             return ()
-        total = self._measurement(sum(percents.values()), 100.0 * len(percents))
-        return [total, *(self._measurement(percent, 100.0, core) for core, percent in percents.items())]
+        node_measurement = self._measurement(sum(percent_of_core.values()), 100.0 * len(percent_of_core))
+        return [
+            node_measurement,
+            *(self._measurement(percent, 100.0, core) for core, percent in percent_of_core.items()),
+        ]
 
     async def get_node_info(self) -> NodeInfo:
         cores = self._host.cores()
@@ -324,20 +333,20 @@ class MemoryPlugin(IntrinsicPlugin):
         """Returns the devices ``node0``, ``node1`` ... on a machine with several NUMA nodes, and otherwise one device
         ``root``.
         """
-        usable = self._host.use().total
-        nodes = self._host.nodes()
-        if len(nodes) < 2:
-            single = next(iter(nodes), None)
-            return [self._device("root", usable - self._config.reserved_mem, single)]
+        usable_bytes = self._host.usage().total
+        bytes_of_node = self._host.nodes()
+        if len(bytes_of_node) < 2:
+            only_node = next(iter(bytes_of_node), None)
+            return [self._device("root", usable_bytes - self._config.reserved_mem, only_node)]
         # A container's limit does not say on which node it counts; every node gives up the same part.
-        usable_part = min(1.0, usable / sum(nodes.values()))
-        remaining_bytes = self._config.reserved_mem
+        usable_fraction = min(1.0, usable_bytes / sum(bytes_of_node.values()))
+        bytes_to_reserve = self._config.reserved_mem
         devices = []
-        for node, size in nodes.items():
-            offered = int(size * usable_part)
-            reserved = min(remaining_bytes, offered)
-            remaining_bytes -= reserved
-            devices.append(self._device(f"node{node}", offered - reserved, node))
+        for node, node_bytes in bytes_of_node.items():
+            offered_bytes = int(node_bytes * usable_fraction)
+            reserved_bytes = min(bytes_to_reserve, offered_bytes)
+            bytes_to_reserve -= reserved_bytes
+            devices.append(self._device(f"node{node}", offered_bytes - reserved_bytes, node))
         return devices
 
     def _device(self, device_id: str, size: int, node: int | None) -> ComputeDevice:
@@ -354,21 +363,21 @@ class MemoryPlugin(IntrinsicPlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Limits the memory of a workload, and binds it to its NUMA nodes where there are several."""
-        held = self._held(device_alloc)
+        held = self._held_amounts(device_alloc)
         nodes = tuple(sorted(int(device_id.removeprefix("node")) for device_id in held if device_id.startswith("node")))
         memory_limit_bytes = int(device_alloc.total(self.display.slot_name)) if held else None
         return WorkloadConfig(memory_limit_bytes=memory_limit_bytes, memory_nodes=nodes)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        held = self._held(device_alloc)
+        held = self._held_amounts(device_alloc)
         return [
             AttachedDevice(device_id=node, model_name="RAM", data={"mem": int(size)}) for node, size in held.items()
         ]
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         """Returns ``mem`` in bytes, of the whole node."""
-        use = self._host.use()
-        return [self._measurement(float(use.total - use.available), float(use.total))]
+        usage = self._host.usage()
+        return [self._measurement(float(usage.total - usage.available), float(usage.total))]
 
     async def get_node_info(self) -> NodeInfo:
-        return NodeInfo(extra={"total": str(BinarySize(self._host.use().total))})
+        return NodeInfo(extra={"total": str(BinarySize(self._host.usage().total))})

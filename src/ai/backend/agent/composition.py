@@ -137,24 +137,32 @@ class Agent:
             raise
 
     async def _start(self) -> None:
-        settings, host, runtime, parts = self.settings, self._host, self._runtime, self._parts
-        node, intervals, now = settings.agent, settings.intervals, asyncio.get_running_loop().time
+        settings, host, runtime, exit_stack = self.settings, self._host, self._runtime, self._parts
+        node, intervals, clock = settings.agent, settings.intervals, asyncio.get_running_loop().time
         epoch, outbox = host.state.next_epoch(), host.state.outbox()
-        parts.callback(outbox.close)
+        exit_stack.callback(outbox.close)
         plugins = PluginSet(self._plugin_sources(), settings)
-        parts.push_async_callback(plugins.stop)
+        exit_stack.push_async_callback(plugins.stop)
         whole_devices = WholeDevices(host.state.whole_devices())
         inventory = Inventory(plugins, epoch, cut_on_demand=node.partition_on_demand, whole_devices=whole_devices)
-        parts.push_async_callback(inventory.close)
+        exit_stack.push_async_callback(inventory.close)
 
         async def refresh_and_report() -> None:
-            await reporter.refresh(now())
+            await reporter.refresh(clock())
             heartbeat.wake()
 
         cordons = Cordons(host.state.cordons(), host.wall_clock)
         observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock)
-        kept = KeptDevices(self._manager, observer, node.id).ids
-        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report, kept=kept)
+        read_kept_ids = KeptDevices(self._manager, observer, node.id).ids
+        upkeep = DeviceUpkeep.make(
+            plugins,
+            inventory,
+            cordons,
+            node,
+            clock=clock,
+            refresh=refresh_and_report,
+            read_kept_ids=read_kept_ids,
+        )
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
@@ -163,18 +171,18 @@ class Agent:
         supervisor = self.supervisor = Supervisor(context, statistics)
         statistics.metric_rules = upkeep.metric_rules
         statistics.overuse = OveruseWatch(settings.resource, supervisor.end_for_overuse)
-        parts.push_async_callback(runtime.shutdown)
-        parts.push_async_callback(supervisor.close)
-        images = ImageJobs(runtime, supervisor.get)
-        parts.push_async_callback(images.close)
+        exit_stack.push_async_callback(runtime.shutdown)
+        exit_stack.push_async_callback(supervisor.close)
+        image_jobs = ImageJobs(runtime, supervisor.get)
+        exit_stack.push_async_callback(image_jobs.close)
         reporter = HeartbeatReporter(context, supervisor)
         heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
         recovery = Recovery(context, supervisor)
 
         async def refresh() -> None:
-            if await reporter.refresh(now()):
+            if await reporter.refresh(clock()):
                 heartbeat.wake()
-            health.report()
+            health_loop.report()
 
         async def refresh_images() -> None:
             if await reporter.refresh_images():
@@ -182,14 +190,14 @@ class Agent:
                 heartbeat.wake()
 
         self._reload = PluginReload(plugins, inventory, refresh=refresh_and_report)
-        refreshes = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
-        health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
+        inventory_refresh = self._refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
+        health_loop = HealthLoop(context, supervisor, refresh=inventory_refresh.wake, beat=heartbeat.wake)
         self._commands = Commands(
             supervisor=supervisor,
             runtime=runtime,
             statistics=statistics,
             devices=upkeep.operations,
-            images=images,
+            images=image_jobs,
             ports=ports,
             services=context.services,
             gateway=gateway,
@@ -198,15 +206,15 @@ class Agent:
         )
         await runtime.setup()
         reporter.overlay = await asyncio.to_thread(host.overlay, runtime.info())
-        await reporter.refresh(now())
+        await reporter.refresh(clock())
         with suppress(BackendError):  # the loop logs it and tries again
             await reporter.refresh_images()
         context.observer.restore()
         await recovery.recover()
-        parts.push_async_callback(gateway.stop)
+        exit_stack.push_async_callback(gateway.stop)
         await gateway.start(supervisor.kernels)
         self._recovered.set()
-        plugins.changed = refreshes.wake
+        plugins.changed = inventory_refresh.wake
         inventory.changed = heartbeat.wake
         loops: tuple[PeriodicLoop, ...] = (
             heartbeat,
@@ -215,7 +223,7 @@ class Agent:
                 intervals.statistics,
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
-            refreshes,
+            inventory_refresh,
             *upkeep.loops(min(intervals.inventory, _MAX_UPKEEP_S)),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
@@ -224,7 +232,7 @@ class Agent:
         )
         for loop in loops:
             self._spawn(loop.run(), loop.name)
-        self._spawn(health.run(), "health")
+        self._spawn(health_loop.run(), "health")
         self._spawn(watch_exits(runtime, supervisor), "exits")
         self._spawn(context.observer.deliver(), "observations")
 
@@ -329,51 +337,53 @@ async def serve(
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
 
-    shared = SharedConfiguration(settings)
-    keys = key_files(settings)
+    shared_configuration = SharedConfiguration(settings)
+    agent_keys = key_files(settings)
 
     def connect(address: str, key: str) -> ZmqAgentEndpoint:
         return ZmqAgentEndpoint(
             connect=address,
             agent_id=settings.agent.id,
-            keypair=keys.keypair,
+            keypair=agent_keys.keypair,
             manager_key=key,
-            newest_keys=partial(keys.newest, key),
+            newest_keys=partial(agent_keys.newest, key),
         )
 
-    managers = named_managers(settings.link) or await shared.managers()
-    settings = await shared.merged(settings)
+    managers = named_managers(settings.link) or await shared_configuration.managers()
+    settings = await shared_configuration.merged(settings)
     endpoint = ManagerFanout(connect, managers)
     agent = Agent(settings, load_runtime(settings), endpoint.reports)
-    async with AsyncExitStack() as parts:
-        parts.push_async_callback(shared.close)
-        parts.push_async_callback(agent.stop)
-        parts.push_async_callback(endpoint.stop)
+    async with AsyncExitStack() as exit_stack:
+        exit_stack.push_async_callback(shared_configuration.close)
+        exit_stack.push_async_callback(agent.stop)
+        exit_stack.push_async_callback(endpoint.stop)
         await agent.start()
         await endpoint.start(agent.commands)
         if not named_managers(settings.link):
-            parts.callback(asyncio.create_task(shared.follow(endpoint)).cancel)
+            exit_stack.callback(asyncio.create_task(shared_configuration.follow(endpoint)).cancel)
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
         if load is not None:
-            on_hang_up.append(reloader(agent, shared, load))
+            on_hang_up.append(reloader(agent, shared_configuration, load))
         async with trim_while_running():
             await stop.wait()
 
 
-def reloader(agent: Agent, shared: SharedConfiguration, load: Callable[[], AgentSettings]) -> Callable[[], None]:
+def reloader(
+    agent: Agent, shared_configuration: SharedConfiguration, load: Callable[[], AgentSettings]
+) -> Callable[[], None]:
     """Returns the function that reads the settings again, whose errors it raises, and reloads plugins in the
     background."""
-    running: set[asyncio.Task[object]] = set()
+    reload_tasks: set[asyncio.Task[object]] = set()
 
     async def reload(settings: AgentSettings) -> None:
         try:
-            await agent.reload_plugins(await shared.merged(settings))
+            await agent.reload_plugins(await shared_configuration.merged(settings))
         except BackendError as e:
             log.error("plugins stay as they are: %s", e)
 
-    def begin() -> None:
+    def begin_reload() -> None:
         task = asyncio.get_running_loop().create_task(reload(load()), name="agent-reload")
-        running.add(task)
-        task.add_done_callback(running.discard)
+        reload_tasks.add(task)
+        task.add_done_callback(reload_tasks.discard)
 
-    return begin
+    return begin_reload

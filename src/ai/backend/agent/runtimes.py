@@ -42,9 +42,14 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
     """
     name = settings.agent.runtime
     parsed_settings = parse_runtime_settings(settings)
-    for folder in settings.data_dir.glob("*/workloads"):
-        other_name = folder.parent.name
-        if other_name != name and _is_known(other_name) and folder.is_dir() and any(folder.iterdir()):
+    for workloads_folder in settings.data_dir.glob("*/workloads"):
+        other_name = workloads_folder.parent.name
+        if (
+            other_name != name
+            and _is_known(other_name)
+            and workloads_folder.is_dir()
+            and any(workloads_folder.iterdir())
+        ):
             message = (
                 f"sessions of the runtime {other_name} are left on {settings.agent.id}; end them with that one first"
             )

@@ -249,7 +249,7 @@ async def test_a_circuit_without_use_is_removed(call: Caller, worker: FakeWorker
     coordinator.circuits.limits = type(limits)(setup_s=60, circuit_s=0.2, rest_s=60)
     await asyncio.sleep(0.3)
     await worker.report(2, time.time(), CircuitUsage(id=used, last_used=now, open=1))
-    await coordinator.circuits.tidy()
+    await coordinator.circuits.remove_unneeded()
     await worker.until(lambda: idle not in worker.circuits)
     assert used in worker.circuits
 

@@ -223,7 +223,7 @@ async def test_circuits_of_ports_that_a_worker_gave_up_are_removed(call: Caller,
         await visit(call)
         worker.document["port_range"] = [8000, 8000]
         await worker.register()
-        await coordinator.circuits.tidy()
+        await coordinator.circuits.remove_unneeded()
         await worker.until(lambda: not worker.circuits)
         assert (await visit(call)).status == 302
         assert [each.port for each in worker.circuits.values()] == [8000]

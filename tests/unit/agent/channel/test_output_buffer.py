@@ -75,14 +75,14 @@ def test_text_that_alternates_between_the_streams_is_bounded() -> None:
 def test_a_mark_ends_an_answer_and_starts_the_limit_anew() -> None:
     buffer = ConsoleBuffer()
     buffer.add("stdout", "b" * STREAM_LIMIT, 1)
-    buffer.mark(RunResult(run_id="r", status=RunStatus.BUILD_FINISHED, exit_code=0), 2)
+    buffer.add_state_change(RunResult(run_id="r", status=RunStatus.BUILD_FINISHED, exit_code=0), 2)
     buffer.add("stdout", "run", 3)
-    buffer.mark(FINISHED, 4)
+    buffer.add_state_change(FINISHED, 4)
     items, mark = buffer.take()
     assert (len(items[0][1]), mark and mark.status) == (STREAM_LIMIT, RunStatus.BUILD_FINISHED)
     assert buffer.first_seq == 3
     assert buffer.take() == ([["stdout", "run"]], FINISHED)
-    assert buffer.next_mark is None
+    assert buffer.next_state_change is None
 
 
 def test_an_empty_text_is_no_item() -> None:

@@ -31,9 +31,11 @@ def bind(
     kept: dict[str, DeviceAllocation] | None = None,
     slot: Any = DEVICE,
 ) -> set[str]:
-    claimed = ClaimedDevices(claim_id=claim, slots=frozenset({slot}), bound=bound) if claim is not None else None
+    claimed = (
+        ClaimedDevices(claim_id=claim, slots=frozenset({slot}), bound_devices=bound) if claim is not None else None
+    )
     request = ResourceSlot({slot: Decimal(amount)})
-    node.inventory.bind(kernel, request, bound or DeviceAllocation(), -1, claim=claimed, kept=kept or {})
+    node.inventory.bind(kernel, request, bound or DeviceAllocation(), -1, claim=claimed, devices_of_claims=kept or {})
     return set(node.inventory.holding(kernel).device_ids())
 
 
@@ -96,7 +98,7 @@ async def test_a_part_of_a_device_is_not_shared(node: Node) -> None:
     node.gpu.alloc_map_spec = lambda self: AllocMapSpec(kind="fractional", shareable=True)
     await node.refresh()
     half = DeviceAllocation(slots={SHARES: {DeviceId("g-0"): Decimal("0.5")}})
-    claimed = ClaimedDevices(claim_id="c", slots=frozenset({SHARES}), bound=half)
+    claimed = ClaimedDevices(claim_id="c", slots=frozenset({SHARES}), bound_devices=half)
     request = ResourceSlot({SHARES: Decimal("0.5")})
     node.inventory.bind("k-1", request, half, -1, claim=claimed)
     with pytest.raises(InsufficientResource, match="not shared"):
@@ -106,7 +108,7 @@ async def test_a_part_of_a_device_is_not_shared(node: Node) -> None:
 async def test_an_agent_that_starts_again_counts_a_shared_claim_once(node: Node) -> None:
     node.gpu.alloc_map_spec = lambda self: AllocMapSpec(kind="discrete", shareable=True)
     await node.refresh()
-    claim = ClaimedDevices(claim_id="c", slots=frozenset({DEVICE}), bound=allocation("g-0"))
+    claim = ClaimedDevices(claim_id="c", slots=frozenset({DEVICE}), bound_devices=allocation("g-0"))
     for kernel in ("k-1", "k-2"):
         node.inventory.adopt(kernel, allocation("g-0"), claim)
     assert bind(node, "k-3", claim=None) == {"g-1"}
@@ -118,7 +120,7 @@ async def test_an_agent_that_starts_again_counts_a_shared_claim_once(node: Node)
 
 async def test_a_claim_whose_own_part_does_not_fit_is_not_taken(node: Node) -> None:
     await node.refresh()
-    claimed = ClaimedDevices(claim_id="c", slots=frozenset({DEVICE}), bound=allocation("g-0"))
+    claimed = ClaimedDevices(claim_id="c", slots=frozenset({DEVICE}), bound_devices=allocation("g-0"))
     request = ResourceSlot({DEVICE: Decimal(1), SHARES: Decimal(1)})
     with pytest.raises(Exception, match=r"gpu\.shares"):
         node.inventory.bind("k-1", request, allocation("g-0"), -1, claim=claimed)

@@ -252,7 +252,7 @@ async def test_a_device_held_by_a_slot_of_another_name_is_withheld(node: Node) -
         "g-1": "",
     }
     assert node.inventory.kinds["gpu"].slots == {DEVICE: Decimal(1)}
-    assert node.inventory.unhealthy("k") == [], "the device has not failed"
+    assert node.inventory.unhealthy_devices("k") == [], "the device has not failed"
     assert node.inventory.is_stale
     await node.inventory.rebuild()
     assert node.bind("k2", DEVICE) == {"g-1"}
@@ -260,7 +260,7 @@ async def test_a_device_held_by_a_slot_of_another_name_is_withheld(node: Node) -
         node.bind("k3", DEVICE)
     node.inventory.free("k")
     node.inventory.on_health_changes("gpu")
-    await until(lambda: node.inventory.health_due() is None or _recover(node))
+    await until(lambda: node.inventory.next_recovery_at() is None or _recover(node))
     await node.inventory.rebuild()
     assert node.bind("k3", DEVICE) == {"g-0"}
 
@@ -273,7 +273,7 @@ async def test_a_device_with_less_than_a_kernel_holds_is_withheld(node: Node) ->
     await node.refresh()
     node.hold("k", DEVICE, "2")
     assert node.health()["g-0"]
-    assert node.inventory.unhealthy("k") == []
+    assert node.inventory.unhealthy_devices("k") == []
     await node.inventory.rebuild()
     assert node.bind("k2", DEVICE) == {"g-1"}
     with pytest.raises(InsufficientResource):

@@ -32,7 +32,7 @@ class Node:
             )
             for name in ids
         )
-        kind = SimpleNamespace(evaluated=devices, answered=devices)
+        kind = SimpleNamespace(devices_with_health=devices, listed_devices=devices)
         self.inventory = SimpleNamespace(kinds={plugin: kind}, set_cordons=lambda *_: None, rebuild=self._nothing)
         store: dict[str, bytes] = {}
         self.cordons = Cordons(

@@ -100,7 +100,7 @@ class Node:
             names=["mock"],
             idle_s=5.0,
             clock=lambda: self.now,
-            kept=self.kept_ids,
+            read_kept_ids=self.kept_ids,
         )
         self.running: dict[str, SlotName] = {}
         self.claims: dict[str, tuple[SlotName, DeviceId]] = {}
@@ -127,13 +127,13 @@ class Node:
             if claim_id in self.holders.values():
                 return
             slot = self.claims[claim_id][0] if claim_id in self.claims else slot
-            claim = ClaimedDevices(claim_id=claim_id, slots=frozenset({slot}), bound=kept.get(claim_id))
+            claim = ClaimedDevices(claim_id=claim_id, slots=frozenset({slot}), bound_devices=kept.get(claim_id))
         try:
             self.inventory.bind(
-                kernel_id, ResourceSlot({slot: Decimal(1)}), DeviceAllocation(), -1, claim=claim, kept=kept
+                kernel_id, ResourceSlot({slot: Decimal(1)}), DeviceAllocation(), -1, claim=claim, devices_of_claims=kept
             )
         except ResourceError as e:
-            if claim is not None and claim.bound is not None and "missing" in e.message:
+            if claim is not None and claim.bound_devices is not None and "missing" in e.message:
                 self.violations.append(f"the claim {claim.claim_id} has lost its device: {e.message}")
             return
         if claim is not None:
@@ -147,7 +147,7 @@ class Node:
         self.running[kernel_id] = slot
         if claim is not None:  # at once, as the agent asks for it when the manager has heard of the kernel
             (device_id,) = self.inventory.holding(kernel_id).device_ids()
-            if claim.bound is not None and device_id not in claim.bound.device_ids():
+            if claim.bound_devices is not None and device_id not in claim.bound_devices.device_ids():
                 self.violations.append(f"the claim {claim.claim_id} got {device_id} instead of its own")
             self.claims[claim.claim_id] = slot, DeviceId(device_id)
 
@@ -162,7 +162,7 @@ class Node:
 
     def check(self) -> None:
         """Every running kernel holds one whole device or a partition that exists, and no piece has two owners."""
-        listed = {device.device_id: device for device in self.inventory.kinds["mock"].answered}
+        listed = {device.device_id: device for device in self.inventory.kinds["mock"].listed_devices}
         owned: list[str] = []
         for kernel_id, slot in self.running.items():
             (device_id,) = self.inventory.holding(kernel_id).device_ids()

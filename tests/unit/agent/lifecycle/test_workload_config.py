@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.lifecycle.workload_config import AGENT, NEEDS_CONSENT, blame, check_consent, merge_configs
+from ai.backend.agent.lifecycle.workload_config import AGENT, NEEDS_CONSENT, check_consent, merge_configs, with_authors
 from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 
@@ -91,7 +91,7 @@ def test_a_refusal_of_the_runtime_names_who_asked(data: dict[str, Any], author: 
         ("rocm", WorkloadConfig(devices=(DeviceMapping(source="/dev/k"),), extra_syscalls=("bpf",))),
         (AGENT, WorkloadConfig(mounts=(Mount(source="/v", target="/home/work/v"),))),
     ]
-    blamed = blame(CreationDenied("no such thing", data=data), parts)
+    blamed = with_authors(CreationDenied("no such thing", data=data), parts)
     assert str(blamed) == (f"the plugin {author}: no such thing" if author else "no such thing")
 
 
@@ -103,4 +103,4 @@ def test_calls_that_reach_deep_into_the_kernel_need_consent(name: str) -> None:
     with pytest.raises(CreationDenied, match="consented-syscalls") as refusal:
         check_consent(config, NEEDS_CONSENT - {name})
     parts = [("cuda", config), (AGENT, WorkloadConfig())]
-    assert blame(refusal.value, parts).message.startswith(f"the plugin cuda: the system call '{name}'")
+    assert with_authors(refusal.value, parts).message.startswith(f"the plugin cuda: the system call '{name}'")

@@ -324,7 +324,7 @@ async def test_a_workload_that_ends_meanwhile_is_not_counted_again(scene: Scene)
     kernel = scene.kernel(1)
     scene.runtime.found = {kernel.key: [_m("cpu_used", 4000.0, "msec", kind=MetricKind.ACCUMULATED)]}
     await scene.round(kernel)
-    await scene.statistics.final(kernel)
+    await scene.statistics.final_metrics(kernel)
 
     def ends() -> None:
         kernel.record = scene.kernel(1, phase=Phase.TERMINATING).record
@@ -350,7 +350,7 @@ async def test_what_earlier_attempts_used_is_carried_over(scene: Scene) -> None:
     uses(1000.0, 9000.0, 10.0)
     await scene.round(kernel)
     uses(1500.0, 100.0, 30.0)
-    carried = await scene.statistics.carried(kernel, 1)
+    carried = await scene.statistics.measure_carried_counters(kernel, 1)
     assert carried == {"cpu_used": 1500.0, "mem": 9000.0, "net_rx": 30.0}
     spec = replace(kernel.record.spec, attempt=2)
     kernel.record = replace(kernel.record, spec=spec, carried=carried, carried_until=1)
@@ -362,10 +362,14 @@ async def test_what_earlier_attempts_used_is_carried_over(scene: Scene) -> None:
     assert metrics["net_rx"]["stats.total"] == "35"
     total = scene.family("backendai_workloads_cpu_used_seconds_total")
     assert total == {(): 1.7}
-    last = await scene.statistics.final(kernel)
+    last = await scene.statistics.final_metrics(kernel)
     assert last is not None
     assert last["cpu_used"]["current"] == "1700"
-    assert await scene.statistics.carried(kernel, 2) == {"cpu_used": 1700.0, "mem": 9000.0, "net_rx": 35.0}
+    assert await scene.statistics.measure_carried_counters(kernel, 2) == {
+        "cpu_used": 1700.0,
+        "mem": 9000.0,
+        "net_rx": 35.0,
+    }
 
 
 async def test_a_runtime_that_does_not_answer_loses_no_use_at_a_restart(scene: Scene) -> None:
@@ -382,7 +386,7 @@ async def test_a_runtime_that_does_not_answer_loses_no_use_at_a_restart(scene: S
         raise Unavailable("the engine is away")
 
     scene.runtime.during = refuses
-    assert await scene.statistics.carried(kernel, kernel.attempt) == {"cpu_used": 1500.0}
+    assert await scene.statistics.measure_carried_counters(kernel, kernel.attempt) == {"cpu_used": 1500.0}
 
 
 async def test_a_round_while_a_kernel_restarts_loses_no_use(scene: Scene) -> None:
@@ -391,7 +395,7 @@ async def test_a_round_while_a_kernel_restarts_loses_no_use(scene: Scene) -> Non
     await scene.round(kernel, other)
     await scene.round(other)
     scene.runtime.found = {}
-    assert await scene.statistics.carried(kernel, kernel.attempt) == {"cpu_used": 1500.0}
+    assert await scene.statistics.measure_carried_counters(kernel, kernel.attempt) == {"cpu_used": 1500.0}
 
 
 async def test_sums_over_workloads_count_on_when_one_ends(scene: Scene) -> None:
@@ -416,7 +420,7 @@ async def test_sums_over_workloads_count_on_when_one_ends(scene: Scene) -> None:
     await scene.round(one, two, adopted)
     assert scene.family("backendai_workloads_cpu_used_seconds_total") == {(): 4.5}
     used(one=1700.0)
-    assert await scene.statistics.final(one) is not None
+    assert await scene.statistics.final_metrics(one) is not None
     scene.runtime.found = {}
     await scene.round()
     assert scene.family("backendai_workloads_cpu_used_seconds_total") == {(): 4.7}
@@ -460,7 +464,7 @@ async def test_nothing_is_kept_of_workloads_that_ended(scene: Scene) -> None:
     kernel = scene.kernel(1)
     scene.runtime.found = {kernel.key: [_m("mem", 1.0)]}
     await scene.round(kernel)
-    await scene.statistics.final(kernel)
+    await scene.statistics.final_metrics(kernel)
     await scene.round()
     assert scene.statistics._of_workloads == {}  # that it does not grow is not seen otherwise
     assert scene.statistics.kernels == {}
@@ -483,7 +487,7 @@ async def _processes(scene: Scene, kernel: Kernel, monkeypatch: pytest.MonkeyPat
         scene.now += 0.5
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    return await scene.statistics.busiest(kernel, limit=limit)
+    return await scene.statistics.busiest_processes(kernel, limit=limit)
 
 
 async def test_processes_are_ranked_by_what_they_use_between_two_looks(

@@ -53,11 +53,11 @@ async def test_the_resource_claims_of_sessions_in_turn_name_one_device() -> None
         inventory.bind("k-1", request, DeviceAllocation(), -1, claim=claim)
         held = inventory.holding("k-1")
         first = await resource_claim("k-1")
-        bound = ClaimedDevices(claim_id="c", slots=frozenset({SLOT}), bound=held)
+        bound = ClaimedDevices(claim_id="c", slots=frozenset({SLOT}), bound_devices=held)
         with pytest.raises(InsufficientResource, match="not shared"):
             inventory.bind("k-2", request, held, -1, claim=bound)
         inventory.free("k-1")
-        inventory.bind("other", request, held, -1, kept={"c": held})
+        inventory.bind("other", request, held, -1, devices_of_claims={"c": held})
         assert await resource_claim("other") != first
         inventory.bind("k-3", request, held, -1, claim=bound)
         assert await resource_claim("k-3") == first
@@ -80,7 +80,7 @@ async def test_what_the_kubelet_chooses_is_said_to_have_no_identity() -> None:
     inventory = Inventory(plugins, 0)
     try:
         await inventory.refresh(asyncio.get_running_loop().time())
-        specs = {key: kind.spec for key, kind in inventory.kinds.items() if key not in ("cpu", "mem")}
+        specs = {key: kind.alloc_map_spec for key, kind in inventory.kinds.items() if key not in ("cpu", "mem")}
         assert [spec is not None and spec.anonymous for spec in specs.values()] == [True]
     finally:
         await inventory.close()

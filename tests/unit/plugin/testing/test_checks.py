@@ -91,7 +91,7 @@ def mapped(**members: Any) -> type[Sound]:
     books = type("BrokenBooks", (Books,), members)
 
     async def create_alloc_map(self: Sound) -> AbstractAllocMap:
-        made: AbstractAllocMap = books(self.board.present())
+        made: AbstractAllocMap = books(self.mock_state.present_devices())
         return made
 
     return broken(alloc_map_spec=lambda self: None, create_alloc_map=create_alloc_map)
@@ -131,7 +131,7 @@ async def remembers_in_state(self: MockHook) -> WorkloadConfig:
 
 async def diagnoses_with_a_reset(self: MockHook) -> WorkloadConfig:
     if self.context.is_diagnostic:
-        self._plugin.board.hardware.off = sorted(self.device_alloc.device_ids())
+        self._plugin.mock_state.hardware.off = sorted(self.device_alloc.device_ids())
     return await MockHook.pre_create(self)
 
 
@@ -250,11 +250,13 @@ def all_of_one_device(self: Books, request: Any, **options: Any) -> DeviceAlloca
 
 
 async def half_a_map(self: Sound) -> AbstractAllocMap:
-    return build_alloc_map(self.alloc_map_spec(), self.board.present()[:2])
+    return build_alloc_map(self.alloc_map_spec(), self.mock_state.present_devices()[:2])
 
 
 async def filled(self: Sound) -> AbstractAllocMap:
-    return build_alloc_map(AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL), self.board.present()[::-1])
+    return build_alloc_map(
+        AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL), self.mock_state.present_devices()[::-1]
+    )
 
 
 async def overlapping(self: Sound) -> Any:
@@ -331,12 +333,12 @@ def strictly(name: str, is_done: Callable[[Sound, DeviceId], bool], error: Excep
 
 
 async def resets_anything(self: Sound, device_id: DeviceId) -> None:
-    if device_id not in self.board.devices:
+    if device_id not in self.mock_state.devices:
         raise NotFound(f"there is no device {device_id}")
 
 
 async def destroys_anything(self: Sound, partition_id: DeviceId) -> None:
-    self.board.hardware.partitions.pop(partition_id, None)
+    self.mock_state.hardware.partitions.pop(partition_id, None)
 
 
 def one_way(_: Sound, devices: Sequence[ComputeDevice]) -> list[ComputeDevice]:
@@ -411,16 +413,16 @@ FAULTS: Mapping[str, type[Sound]] = {
     "node_info_is_text": changed("get_node_info", lambda _, info: replace(info, extra={"note": "x" * 5000})),
     "partition_profiles_are_told": broken(partition_profiles=any_profiles),
     "partitions_come_and_go": strictly(
-        "destroy_partition", lambda self, p: p not in self.board.hardware.partitions, NotFound("it is gone")
+        "destroy_partition", lambda self, p: p not in self.mock_state.hardware.partitions, NotFound("it is gone")
     ),
     "a_partition_in_use_stays": broken(destroy_partition=destroys_anything),
     "power_can_be_controlled": strictly(
-        "power_off", lambda self, d: d in self.board.hardware.off, Conflict("it is off already")
+        "power_off", lambda self, d: d in self.mock_state.hardware.off, Conflict("it is off already")
     ),
     "a_device_in_use_stays_on": broken(reset=resets_anything),
     "images_are_loaded": changed("programmed_image", lambda _, image: None),
     "devices_are_attached_and_detached": strictly(
-        "detach", lambda self, d: d not in self.board.hardware.attached, Conflict("it is detached")
+        "detach", lambda self, d: d not in self.mock_state.hardware.attached, Conflict("it is detached")
     ),
     "health_is_watched": broken(watch_health=ends),
     "the_cdi_spec_is_well_formed": changed("cdi_spec", lambda _, spec: {**spec, "cdiVersion": "0.5.0"}),

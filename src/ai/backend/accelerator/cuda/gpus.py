@@ -17,8 +17,8 @@ from ai.backend.accelerator.cuda.nvml import (
     Code,
     Nvml,
     NvmlFailure,
-    optional,
-    unless_lost,
+    ask_optional,
+    ask_unless_lost,
 )
 from ai.backend.common.devices import DeviceLink, LinkKind
 from ai.backend.common.ids import DeviceId
@@ -71,7 +71,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_type(self) -> str | None:
-        return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b(?:{part})\b", self.name)), None)
+        return next(
+            (
+                memory_type_name
+                for name_pattern, memory_type_name in tables.MEMORY_TYPES
+                if re.search(rf"\b(?:{name_pattern})\b", self.name)
+            ),
+            None,
+        )
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +95,8 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the values that were read from the GPUs of the node. ``faults`` maps the UUIDs of GPUs that answered
-    before, or answer in part, to reasons; ``away`` are those of them that are lost. ``unreadable`` describes GPUs that
-    have not told their UUID.
+    before, or answer in part, to reasons; ``lost_gpus`` are those of them that are lost. ``unreadable`` describes GPUs
+    that have not told their UUID.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -97,7 +104,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The UUIDs of the GPUs in MIG mode, of which only instances are offered."""
     instances: tuple[MigInstance, ...] = ()
     faults: dict[str, str] = msgspec.field(default_factory=dict)
-    away: frozenset[str] = frozenset()
+    lost_gpus: frozenset[str] = frozenset()
     unreadable: tuple[str, ...] = ()
 
     @property
@@ -113,27 +120,29 @@ def pci_address(info: dict[str, object]) -> str:
 def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
     """Reads the constant properties of a GPU. Raises NvmlFailure."""
     address = pci_address(nvml.ask("nvmlDeviceGetPciInfo", uuid))
-    capability = optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
+    capability = ask_optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
     compute_capability = (int(capability[0]), int(capability[1])) if capability else None
-    cores = optional(nvml, "nvmlDeviceGetNumGpuCores", uuid)
-    of_kind = tables.generation(compute_capability) if compute_capability else None
-    width = optional(nvml, "nvmlDeviceGetMemoryBusWidth", uuid)
-    clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _MEMORY_CLOCK)
-    sm_clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _SM_CLOCK)
-    numa = (host.read(f"/sys/bus/pci/devices/{address}/numa_node") or "").strip()
+    cores = ask_optional(nvml, "nvmlDeviceGetNumGpuCores", uuid)
+    generation = tables.generation(compute_capability) if compute_capability else None
+    bus_width_bits = ask_optional(nvml, "nvmlDeviceGetMemoryBusWidth", uuid)
+    memory_clock_mhz = ask_optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _MEMORY_CLOCK)
+    sm_clock = ask_optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _SM_CLOCK)
+    numa_text = (host.read(f"/sys/bus/pci/devices/{address}/numa_node") or "").strip()
     return Gpu(
         uuid=uuid,
         name=str(nvml.ask("nvmlDeviceGetName", uuid)),
-        minor=optional(nvml, "nvmlDeviceGetMinorNumber", uuid),
+        minor=ask_optional(nvml, "nvmlDeviceGetMinorNumber", uuid),
         pci_address=address,
         # The kernel says -1 for unknown. nvmlDeviceGetNumaNodeId is no substitute: it names the GPU's own memory.
-        numa_node=int(numa) if numa.isdigit() else None,
+        numa_node=int(numa_text) if numa_text.isdigit() else None,
         memory_size=int(nvml.ask("nvmlDeviceGetMemoryInfo", uuid)["total"]),
-        processors=int(cores) // of_kind.cores_per_sm if cores and of_kind else 0,
+        processors=int(cores) // generation.cores_per_sm if cores and generation else 0,
         cores=cores,
         capability=compute_capability,
         # Two transfers a clock, of GDDR and HBM alike in the way that NVML counts clocks.
-        bandwidth=int(width) / 8 * int(clock) * 1e6 * 2 / 2**30 if width and clock else None,
+        bandwidth=int(bus_width_bits) / 8 * int(memory_clock_mhz) * 1e6 * 2 / 2**30
+        if bus_width_bits and memory_clock_mhz
+        else None,
         max_sm_clock=sm_clock * 1e6 if sm_clock else None,
         max_instances=_max_instances(nvml, uuid),
         fabric=_fabric(nvml, uuid),
@@ -142,7 +151,7 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
 
 def _fabric(nvml: Nvml, uuid: str) -> str | None:
     """Returns the NVLink domain over several nodes that a GPU has joined, as ``CLUSTER.CLIQUE``; None for none."""
-    info = optional(nvml, "nvmlDeviceGetGpuFabricInfoV", uuid)
+    info = ask_optional(nvml, "nvmlDeviceGetGpuFabricInfoV", uuid)
     if not isinstance(info, dict) or info.get("state") != FABRIC_COMPLETED or info.get("status") != 0:
         return None
     cluster = str(info.get("clusterUuid", ""))
@@ -153,12 +162,12 @@ def _max_instances(nvml: Nvml, uuid: str) -> int:
     """Returns how many MIG instances fit into a GPU. A GPU that has the mode but is not in it gets the most of any
     GPU.
     """
-    count = int(optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
-    return count or (MAX_MIG_INSTANCES if optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
+    count = int(ask_optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
+    return count or (MAX_MIG_INSTANCES if ask_optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
 
 
 def is_in_mig_mode(nvml: Nvml, uuid: str) -> bool:
-    mode = optional(nvml, "nvmlDeviceGetMigMode", uuid)
+    mode = ask_optional(nvml, "nvmlDeviceGetMigMode", uuid)
     return bool(mode) and mode[0] == _MIG_ENABLED
 
 
@@ -173,7 +182,7 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
     """Lists the MIG instances of a GPU by their places. Raises NvmlFailure if the GPU is lost."""
     instances: list[MigInstance] = []
     for place in range(gpu.max_instances):
-        uuid = optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
+        uuid = ask_optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
         if uuid is None:
             continue
         try:
@@ -185,7 +194,7 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
                 continue  # it went away between the questions
             raise
         memory = int(attributes["memorySizeMB"]) * 2**20
-        name = _MIG_NAME.search(str(optional(nvml, "nvmlDeviceGetName", uuid) or ""))
+        name = _MIG_NAME.search(str(ask_optional(nvml, "nvmlDeviceGetName", uuid) or ""))
         computed = f"{attributes['gpuInstanceSliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
         instances.append(
             MigInstance(
@@ -205,7 +214,7 @@ def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
     """Lists the MIG profiles of a GPU; empty if it has none, or is not in MIG mode and does not list them."""
     by_name: dict[str, Profile] = {}
     for kind in range(MAX_PROFILES):
-        info = optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)
+        info = ask_optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)
         if info is None:
             continue
         memory = int(info["memorySizeMB"]) * 2**20
@@ -231,11 +240,11 @@ def slice_name(profile: str) -> str:
 def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()) -> Node:
     """Reads all GPUs in the order of their PCI addresses, without those whose UUID is in ``mask``. Constant values, and
     all values of a lost GPU, are taken from ``previous``. Raises NvmlFailure if the library is not usable."""
-    by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
-    faults = dict.fromkeys(by_uuid, "")
-    absent: set[str] = set()
-    unreadable: list[str] = []
-    mig: set[str] = set()
+    gpu_by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
+    faults = dict.fromkeys(gpu_by_uuid, "")
+    lost_uuids: set[str] = set()
+    read_failures: list[str] = []
+    mig_uuids: set[str] = set()
     instances: list[MigInstance] = []
     for index in range(int(nvml.ask("nvmlDeviceGetCount"))):
         uuid = ""
@@ -243,25 +252,25 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
             uuid = str(nvml.ask("nvmlDeviceGetHandleByIndex", index))
             if uuid in mask:
                 continue
-            gpu = by_uuid[uuid] = by_uuid.get(uuid) or read_gpu(nvml, host, uuid)
+            gpu = gpu_by_uuid[uuid] = gpu_by_uuid.get(uuid) or read_gpu(nvml, host, uuid)
             if is_in_mig_mode(nvml, uuid):
                 instances += (instance for instance in read_instances(nvml, gpu) if instance.uuid not in mask)
-                mig.add(uuid)
+                mig_uuids.add(uuid)
             faults.pop(uuid, None)
         except NvmlFailure as e:
             if e.code in LIBRARY_FAILURES:
                 raise
-            if uuid in by_uuid:
+            if uuid in gpu_by_uuid:
                 faults[uuid] = str(e)
-                absent |= {uuid} if e.code in DEVICE_FAILURES else set()
+                lost_uuids |= {uuid} if e.code in DEVICE_FAILURES else set()
             else:
-                unreadable.append(f"GPU {index}: {e}")
+                read_failures.append(f"GPU {index}: {e}")
     missing_uuids = [uuid for uuid, reason in faults.items() if not reason]
     for uuid in missing_uuids:
         faults[uuid] = _absence_reason(nvml, uuid)
     return Node(
-        gpus=tuple(sorted(by_uuid.values(), key=lambda gpu: gpu.pci_address)),
-        mig_gpus=frozenset(mig | (previous.mig_gpus & faults.keys())),
+        gpus=tuple(sorted(gpu_by_uuid.values(), key=lambda gpu: gpu.pci_address)),
+        mig_gpus=frozenset(mig_uuids | (previous.mig_gpus & faults.keys())),
         instances=tuple(
             sorted(
                 (*instances, *(instance for instance in previous.instances if instance.parent.uuid in faults)),
@@ -269,9 +278,9 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
             )
         ),
         faults=faults,
-        away=frozenset(absent.union(missing_uuids)),
+        lost_gpus=frozenset(lost_uuids.union(missing_uuids)),
         # An index that fails is most likely a known GPU that is away.
-        unreadable=tuple(unreadable[len(missing_uuids) :]),
+        unreadable=tuple(read_failures[len(missing_uuids) :]),
     )
 
 
@@ -317,13 +326,13 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
     addresses = {gpu.pci_address for gpu in gpus}
     nvlinks_by_gpu = {gpu.uuid: _active_nvlinks(nvml, gpu, addresses) for gpu in gpus}
     links: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}
-    for position, gpu in enumerate(gpus):
-        for peer in gpus[position + 1 :]:
+    for gpu_index, gpu in enumerate(gpus):
+        for peer in gpus[gpu_index + 1 :]:
             own_links, peer_links = nvlinks_by_gpu[gpu.uuid], nvlinks_by_gpu[peer.uuid]
             bandwidth = own_links.to_gpu.get(peer.pci_address, 0.0) or min(own_links.to_switch, peer_links.to_switch)
             kind: LinkKind | None = LinkKind.DIRECT
             if not bandwidth:
-                ancestor_level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.uuid, peer.uuid)
+                ancestor_level = ask_unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.uuid, peer.uuid)
                 kind = ANCESTORS.get(ancestor_level) if isinstance(ancestor_level, int) else None
             if kind is not None:
                 links[gpu.uuid].append(_device_link(peer, kind, bandwidth))
@@ -346,11 +355,11 @@ def _active_nvlinks(nvml: Nvml, gpu: Gpu, gpu_addresses: AbstractSet[str]) -> _N
             continue
         if state != _NVLINK_ACTIVE:
             continue
-        version = unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, link_number)
+        version = ask_unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, link_number)
         nominal_gb_s = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
         bandwidth = nominal_gb_s * 1e9 / 2**30
-        remote_type = unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, link_number)
-        info = unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, link_number)
+        remote_type = ask_unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, link_number)
+        info = ask_unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, link_number)
         address = pci_address(info) if isinstance(info, dict) else ""
         if address in gpu_addresses:
             links.to_gpu[address] = links.to_gpu.get(address, 0.0) + bandwidth

@@ -15,7 +15,7 @@ from ai.backend.accelerator.cuda.nvml import (
     Nvml,
     NvmlEvent,
     NvmlFailure,
-    optional,
+    ask_optional,
 )
 from ai.backend.accelerator.cuda.tables import XIDS, Blame
 
@@ -24,31 +24,31 @@ UNCORRECTABLE, VOLATILE = 1, 0
 
 def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
     """Returns the number of uncorrectable errors since the last reset; None without ECC."""
-    count = optional(nvml, "nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
+    count = ask_optional(nvml, "nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
     return None if count is None else int(count)
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the present state of a GPU. ``fault`` is empty if nothing is wrong; ``energy`` is in millijoules since the
-    reset; ``away`` is set if the GPU is lost, not if it only fails to answer."""
+    reset; ``is_lost`` is set if the GPU is lost, not if it only fails to answer."""
 
     fault: str = ""
-    away: bool = False
+    is_lost: bool = False
     energy: int | None = None
 
 
-def account_of(nvml: Nvml, gpu: Gpu, tolerated_ecc_errors: int) -> Account:
+def read_gpu_state(nvml: Nvml, gpu: Gpu, tolerated_ecc_errors: int) -> GpuState:
     """Reads the present state of a GPU. Raises NvmlFailure if the library fails."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", gpu.uuid)
-        energy = optional(nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.uuid)
+        energy = ask_optional(nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.uuid)
         errors = ecc_errors(nvml, gpu.uuid)
-        remapped = optional(nvml, "nvmlDeviceGetRemappedRows", gpu.uuid)
-        retiring = optional(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu.uuid)
+        remapped = ask_optional(nvml, "nvmlDeviceGetRemappedRows", gpu.uuid)
+        retiring = ask_optional(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu.uuid)
     except NvmlFailure as e:
         if e.code in LIBRARY_FAILURES:
             raise
-        return Account(fault=str(e), away=e.code in DEVICE_FAILURES)
+        return GpuState(fault=str(e), is_lost=e.code in DEVICE_FAILURES)
     fault = ""
     if errors is not None and errors > tolerated_ecc_errors:
         fault = f"{errors} uncorrectable memory errors since the last reset"
@@ -56,7 +56,7 @@ def account_of(nvml: Nvml, gpu: Gpu, tolerated_ecc_errors: int) -> Account:
         fault = "a failed row of memory could not be remapped; the GPU must be replaced"
     elif retiring:
         fault = "pages of memory wait to be retired; the GPU needs a reset"
-    return Account(fault=fault, energy=energy)
+    return GpuState(fault=fault, energy=energy)
 
 
 def xid_text(xid: int) -> str:
@@ -65,7 +65,7 @@ def xid_text(xid: int) -> str:
 
 
 @dataclass(slots=True)
-class Latch:
+class CriticalErrors:
     """Remembers critical errors that occurred during this process's life until the GPU is reset. A reset shows in a GPU
     that was lost and answers again, or in an energy counter that went back. An instance that is gone takes its errors
     along.
@@ -75,7 +75,7 @@ class Latch:
     last_xid: dict[str, int] = field(default_factory=dict)
     _faults: dict[str, dict[int | None, str]] = field(default_factory=dict)
     _energy: dict[str, int] = field(default_factory=dict)
-    _away: set[str] = field(default_factory=set)
+    _lost_uuids: set[str] = field(default_factory=set)
 
     def on_event(self, event: NvmlEvent) -> str:
         """Records an event, and returns the fault that it causes. Returns an empty text if the device can go on."""
@@ -89,18 +89,20 @@ class Latch:
         self._faults.setdefault(event.uuid, {}).setdefault(event.gpu_instance, reason)
         return reason
 
-    def see(self, uuid: str, account: Account, gpu_instances: Collection[int]) -> None:
+    def record_state(self, uuid: str, state: GpuState, gpu_instances: Collection[int]) -> None:
         """Records the present state of a GPU, and forgets the faults of a GPU that was reset."""
-        if account.away:
-            self._away.add(uuid)
+        if state.is_lost:
+            self._lost_uuids.add(uuid)
             return
-        if account.fault and account.energy is None:
+        if state.fault and state.energy is None:
             return  # it did not answer: that tells nothing of a reset
-        energy = account.energy
+        energy = state.energy
         previous_energy = self._energy.get(uuid)
-        if uuid in self._away or (previous_energy is not None and energy is not None and energy < previous_energy):
+        if uuid in self._lost_uuids or (
+            previous_energy is not None and energy is not None and energy < previous_energy
+        ):
             self._faults.pop(uuid, None)
-        self._away.discard(uuid)
+        self._lost_uuids.discard(uuid)
         for instance in self._faults.get(uuid, {}).keys() - {None, *gpu_instances}:
             del self._faults[uuid][instance]
         if energy is not None:
@@ -112,23 +114,27 @@ class Latch:
         return faults.get(None) or (faults.get(gpu_instance, "") if gpu_instance is not None else "")
 
 
-def faults_of(nvml: Nvml, node: Node, latch: Latch, tolerated_ecc_errors: int) -> dict[str, str]:
+def faults_of(nvml: Nvml, node: Node, critical_errors: CriticalErrors, tolerated_ecc_errors: int) -> dict[str, str]:
     """Returns the fault of each faulty GPU and MIG instance by UUID. An instance shares the fate of its GPU; a GPU does
     not share that of an instance.
     """
     by_device: dict[str, str] = {}
     for gpu in node.gpus:
-        is_lost = node.faults.get(gpu.uuid)
-        if is_lost is None:
-            account = account_of(nvml, gpu, tolerated_ecc_errors)
+        read_fault = node.faults.get(gpu.uuid)
+        if read_fault is None:
+            state = read_gpu_state(nvml, gpu, tolerated_ecc_errors)
         else:
-            account = Account(fault=is_lost, away=gpu.uuid in node.away)
-        latch.see(gpu.uuid, account, {part.gpu_instance for part in node.instances if part.parent.uuid == gpu.uuid})
-        reason = account.fault or latch.fault(gpu.uuid)
+            state = GpuState(fault=read_fault, is_lost=gpu.uuid in node.lost_gpus)
+        critical_errors.record_state(
+            gpu.uuid, state, {part.gpu_instance for part in node.instances if part.parent.uuid == gpu.uuid}
+        )
+        reason = state.fault or critical_errors.fault(gpu.uuid)
         if reason:
             by_device[gpu.uuid] = reason
     for instance in node.instances:
-        reason = by_device.get(instance.parent.uuid) or latch.fault(instance.parent.uuid, instance.gpu_instance)
+        reason = by_device.get(instance.parent.uuid) or critical_errors.fault(
+            instance.parent.uuid, instance.gpu_instance
+        )
         if reason:
             by_device[instance.uuid] = reason
     return by_device

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node, Profile, read_instances, read_profiles, slice_name
-from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, ask_optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.cuda.tables import EMULATED, FORMATS, Generation
 from ai.backend.common.devices import (
@@ -64,7 +64,7 @@ def mig_slot(profile: str) -> SlotName:
     return SlotName(f"cuda.device:{slice_name(profile)}-mig")
 
 
-def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
+def slot_displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
     """Returns every slot that the node can offer."""
     names = {*(mig.profile for mig in instances), *(profile.name for profile in profiles)}
     slices = sorted({slice_name(name) for name in names}, key=_slice_order)
@@ -91,9 +91,9 @@ def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> l
             description=description,
             display_unit=display_unit,
             display_icon="gpu1",
-            number_round_length=digits,
+            number_round_length=decimals,
         )
-        for name, slot_type, display_name, description, display_unit, digits in slots
+        for name, slot_type, display_name, description, display_unit, decimals in slots
     ]
 
 
@@ -111,15 +111,17 @@ def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
 
 def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
     """Returns the slots of a GPU, or no slots in MIG mode, in which a GPU is listed for its health and to be cut."""
-    mode = settings.allocation_mode
-    whole = Decimal(0) if in_mig_mode else Decimal(1)
-    shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
-    device = DeviceSlot(slot_name=DEVICE_SLOT, slot_type=SlotType.COUNT, amount=whole, exclusive_group=SLOT_GROUP)
+    slot_mode = settings.allocation_mode
+    device_count = Decimal(0) if in_mig_mode else Decimal(1)
+    share_count = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
+    device_slot = DeviceSlot(
+        slot_name=DEVICE_SLOT, slot_type=SlotType.COUNT, amount=device_count, exclusive_group=SLOT_GROUP
+    )
     quantum = settings.quantum_size
     shares_slot = DeviceSlot(
-        slot_name=SHARES_SLOT, slot_type=SlotType.COUNT, amount=shares, quantum=quantum, exclusive_group=SLOT_GROUP
+        slot_name=SHARES_SLOT, slot_type=SlotType.COUNT, amount=share_count, quantum=quantum, exclusive_group=SLOT_GROUP
     )
-    return {"discrete": (device,), "fractional": (shares_slot,), "either": (device, shares_slot)}[mode]
+    return {"discrete": (device_slot,), "fractional": (shares_slot,), "either": (device_slot, shares_slot)}[slot_mode]
 
 
 def devices(
@@ -212,7 +214,7 @@ def precisions(gpu: Gpu) -> tuple[ComputePrecisionSupport, ...]:
 
 def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tuple[VariantProperty, ...]:
     native_formats = gpu.generation.native if gpu.generation else ()
-    values: list[tuple[str, str | None]] = [
+    feature_values: list[tuple[str, str | None]] = [
         *versions.items(),
         ("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}" if gpu.capability else None),
         ("gpu_arch", gpu.generation.arch if gpu.generation else None),
@@ -221,20 +223,25 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
         ("partitioning", "MIG" if can_be_cut else None),
         ("model", gpu.name),
     ]
-    stated = tuple(
-        VariantProperty(namespace=NAMESPACE_NAME, feature=name, value=value) for name, value in values if value
+    properties = tuple(
+        VariantProperty(namespace=NAMESPACE_NAME, feature=name, value=value) for name, value in feature_values if value
     )
     if gpu.fabric is None:
-        return stated
-    return (*stated, VariantProperty(namespace=FABRIC, feature=DOMAIN, value=gpu.fabric))
+        return properties
+    return (*properties, VariantProperty(namespace=FABRIC, feature=DOMAIN, value=gpu.fabric))
 
 
-def parts_held(
-    held: Mapping[DeviceId, Decimal], slot: SlotName, listed: Sequence[ComputeDevice]
+def held_parts(
+    held: Mapping[DeviceId, Decimal], slot: SlotName, devices: Sequence[ComputeDevice]
 ) -> dict[DeviceId, Decimal]:
     """Returns by device the part that is held, from 0 to 1 for all of the device. Unknown devices are left out."""
-    totals = {d.device_id: s.amount for d in listed for s in d.slots if s.slot_name == slot}
-    return {d: quantity / totals[d] for d, quantity in held.items() if totals.get(d)}
+    totals = {
+        device.device_id: device_slot.amount
+        for device in devices
+        for device_slot in device.slots
+        if device_slot.slot_name == slot
+    }
+    return {device: quantity / totals[device] for device, quantity in held.items() if totals.get(device)}
 
 
 def _gpu(node: Node, device_id: DeviceId) -> Gpu:
@@ -266,7 +273,7 @@ def slices_of(profile_name: str) -> int:
 
 
 def _remaining_instances(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:
-    return int(optional(nvml, "nvmlDeviceGetGpuInstanceRemainingCapacity", gpu.uuid, profile.number) or 0)
+    return int(ask_optional(nvml, "nvmlDeviceGetGpuInstanceRemainingCapacity", gpu.uuid, profile.number) or 0)
 
 
 def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: str) -> DeviceId:
@@ -293,7 +300,7 @@ def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
     """Removes a MIG instance, not its neighbours in a GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
     for instance in node.instances:
         if instance.uuid == partition_id:
-            if optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):
+            if ask_optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):
                 raise Conflict(f"programs run on {partition_id}")
             try:
                 nvml.destroy_instance(instance.parent.uuid, instance.gpu_instance, instance.compute_instance)

@@ -9,9 +9,9 @@ import msgspec
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node
 from ai.backend.accelerator.cuda.health import UNCORRECTABLE, VOLATILE
-from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Code, Nvml, NvmlFailure, unless_lost
+from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Code, Nvml, NvmlFailure, ask_unless_lost
 from ai.backend.accelerator.cuda.tables import METRICS
-from ai.backend.accelerator.cuda.workload import Held
+from ai.backend.accelerator.cuda.workload import HeldDevice
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement
 
@@ -39,7 +39,7 @@ def measurement(
 
 
 @dataclass(slots=True)
-class Use:
+class ProcessUsage:
     """Holds what each process uses of a device, by process id: bytes of memory, and percent of the device's time if
     available.
     """
@@ -55,30 +55,36 @@ class Meter(msgspec.Struct, frozen=True):
     at: float
 
     def _number_or_none(self, function: str, *arguments: str | int) -> float | None:
-        answer = unless_lost(self.nvml, function, *arguments)
+        answer = ask_unless_lost(self.nvml, function, *arguments)
         return float(answer) if isinstance(answer, int | float) else None
 
     def memory(self, uuid: str) -> tuple[float, float] | None:
         """Returns the used and total bytes of a GPU's or MIG instance's memory."""
-        answer = unless_lost(self.nvml, "nvmlDeviceGetMemoryInfo", uuid)
+        answer = ask_unless_lost(self.nvml, "nvmlDeviceGetMemoryInfo", uuid)
         return (float(answer["used"]), float(answer["total"])) if isinstance(answer, dict) else None
 
     def utilization(self, uuid: str) -> tuple[float, float] | None:
         """Returns percent of the time that any kernel ran, and that memory was accessed; None for MIG instances."""
-        answer = unless_lost(self.nvml, "nvmlDeviceGetUtilizationRates", uuid)
+        answer = ask_unless_lost(self.nvml, "nvmlDeviceGetUtilizationRates", uuid)
         return (float(answer["gpu"]), float(answer["memory"])) if isinstance(answer, dict) else None
 
     def gpu(self, gpu: Gpu, last_xid: int) -> list[Measurement]:
         uuid = gpu.uuid
-        ask = self._number_or_none
-        power, limit = ask("nvmlDeviceGetPowerUsage", uuid), ask("nvmlDeviceGetEnforcedPowerLimit", uuid)
-        clock, energy = ask("nvmlDeviceGetClockInfo", uuid, _SM_CLOCK), ask("nvmlDeviceGetTotalEnergyConsumption", uuid)
+        read_number = self._number_or_none
+        power, power_limit = (
+            read_number("nvmlDeviceGetPowerUsage", uuid),
+            read_number("nvmlDeviceGetEnforcedPowerLimit", uuid),
+        )
+        clock, energy = (
+            read_number("nvmlDeviceGetClockInfo", uuid, _SM_CLOCK),
+            read_number("nvmlDeviceGetTotalEnergyConsumption", uuid),
+        )
         readings = (
-            ("cuda_power", power and power / 1e3, limit / 1e3 if limit else None),
-            ("cuda_temperature", ask("nvmlDeviceGetTemperature", uuid, _TEMPERATURE), None),
+            ("cuda_power", power and power / 1e3, power_limit / 1e3 if power_limit else None),
+            ("cuda_temperature", read_number("nvmlDeviceGetTemperature", uuid, _TEMPERATURE), None),
             ("cuda_sm_clock", clock and clock * 1e6, gpu.max_sm_clock),
             ("cuda_energy", energy and energy / 1e3, None),
-            ("cuda_ecc_errors", ask("nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE), None),
+            ("cuda_ecc_errors", read_number("nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE), None),
             ("cuda_xid", last_xid, None),
         )
         return self._memory_and_utilization(uuid) + [
@@ -97,23 +103,25 @@ class Meter(msgspec.Struct, frozen=True):
 
     def node(self, node: Node, last_xids: Mapping[str, int]) -> list[Measurement]:
         """Returns the measurements of every GPU. One in MIG mode reports its instances."""
-        return [reported for gpu in node.gpus for reported in self.gpu(gpu, last_xids.get(gpu.uuid, 0))]
+        return [
+            measurement_of_gpu for gpu in node.gpus for measurement_of_gpu in self.gpu(gpu, last_xids.get(gpu.uuid, 0))
+        ]
 
-    def use(self, uuid: str) -> Use | None:
+    def process_usage(self, uuid: str) -> ProcessUsage | None:
         """Returns the memory and the time that processes use of a GPU or MIG instance. Returns None if NVML refuses
         (another user's, no permission).
         """
-        processes = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
+        processes = ask_unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(processes, list):
             return None
         # Clients of MPS have a list of their own; which of them the other one has too depends on the driver.
-        clients = unless_lost(self.nvml, "nvmlDeviceGetMPSComputeRunningProcesses", uuid)
-        both = [*processes, *(clients if isinstance(clients, list) else ())]
+        clients = ask_unless_lost(self.nvml, "nvmlDeviceGetMPSComputeRunningProcesses", uuid)
+        all_processes = [*processes, *(clients if isinstance(clients, list) else ())]
         memory_by_pid: dict[int, int] = {}
-        for process in both:
+        for process in all_processes:
             pid, used_bytes = int(process["pid"]), int(process.get("usedGpuMemory") or 0)
             memory_by_pid[pid] = max(memory_by_pid.get(pid, 0), used_bytes)
-        return Use(memory=memory_by_pid, time=self._time(uuid))
+        return ProcessUsage(memory=memory_by_pid, time=self._time(uuid))
 
     def _time(self, uuid: str) -> dict[int, float] | None:
         """Returns the percent of time of each process by pid, of its latest sample; None for MIG instances."""
@@ -123,24 +131,24 @@ class Meter(msgspec.Struct, frozen=True):
             if e.code in LIBRARY_FAILURES:
                 raise
             return {} if e.code == Code.NOT_FOUND else None
-        ordered = sorted(samples, key=lambda sample: int(sample["timeStamp"]))
-        return {int(sample["pid"]): float(sample["smUtil"]) for sample in ordered}
+        samples_by_time = sorted(samples, key=lambda sample: int(sample["timeStamp"]))
+        return {int(sample["pid"]): float(sample["smUtil"]) for sample in samples_by_time}
 
-    def workload(self, held: Sequence[Held], pids: Iterable[int] | None) -> list[Measurement]:
+    def workload(self, held: Sequence[HeldDevice], pids: Iterable[int] | None) -> list[Measurement]:
         """Returns the memory and the time that a workload uses, for each device. If the processes are not known, the
         values of devices that the workload holds alone are taken.
         """
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []
         for device in held:
-            use = self.use(device.uuid) if own_pids is not None else None
+            usage = self.process_usage(device.uuid) if own_pids is not None else None
             device_memory = None if device.is_shared else self.memory(device.uuid)
             device_rates = None if device.is_shared else self.utilization(device.uuid)
             used_bytes, used_percent = device_memory and device_memory[0], device_rates and device_rates[0]
-            if use is not None and own_pids is not None:
-                used_bytes = sum(size_bytes for pid, size_bytes in use.memory.items() if pid in own_pids)
-                if use.time is not None:
-                    used_percent = min(100.0, sum(percent for pid, percent in use.time.items() if pid in own_pids))
+            if usage is not None and own_pids is not None:
+                used_bytes = sum(size_bytes for pid, size_bytes in usage.memory.items() if pid in own_pids)
+                if usage.time is not None:
+                    used_percent = min(100.0, sum(percent for pid, percent in usage.time.items() if pid in own_pids))
             if used_bytes is not None:
                 limit = device.memory_limit if device.is_shared else device.device.memory_size
                 own_limit = float(limit) if device.is_shared else None
@@ -152,22 +160,22 @@ class Meter(msgspec.Struct, frozen=True):
     def processes(self, uuids: Iterable[str], pids: Iterable[int]) -> dict[int, list[Measurement]]:
         """Returns memory and time of each process, over all devices."""
         selected_pids = frozenset(pids)
-        used_bytes: dict[int, float] = {}
-        percents: dict[int, float] = {}
-        devices: dict[int, int] = {}
+        used_bytes_by_pid: dict[int, float] = {}
+        total_percent_by_pid: dict[int, float] = {}
+        device_count_by_pid: dict[int, int] = {}
         for uuid in uuids:
-            use = self.use(uuid)
-            if use is None:
+            usage = self.process_usage(uuid)
+            if usage is None:
                 continue
-            times = use.time or {}
-            for pid in selected_pids & (use.memory.keys() | times.keys()):
-                used_bytes[pid] = used_bytes.get(pid, 0.0) + use.memory.get(pid, 0)
-                percents[pid] = percents.get(pid, 0.0) + times.get(pid, 0.0)
-                devices[pid] = devices.get(pid, 0) + 1
+            percent_by_pid = usage.time or {}
+            for pid in selected_pids & (usage.memory.keys() | percent_by_pid.keys()):
+                used_bytes_by_pid[pid] = used_bytes_by_pid.get(pid, 0.0) + usage.memory.get(pid, 0)
+                total_percent_by_pid[pid] = total_percent_by_pid.get(pid, 0.0) + percent_by_pid.get(pid, 0.0)
+                device_count_by_pid[pid] = device_count_by_pid.get(pid, 0) + 1
         return {
             pid: [
-                measurement("cuda_mem", used_bytes[pid], None),
-                measurement("cuda_util", percents[pid], 100.0 * devices[pid]),
+                measurement("cuda_mem", used_bytes_by_pid[pid], None),
+                measurement("cuda_util", total_percent_by_pid[pid], 100.0 * device_count_by_pid[pid]),
             ]
-            for pid in used_bytes
+            for pid in used_bytes_by_pid
         }

@@ -43,7 +43,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     percent: int
 
 
-class MpsPlace(msgspec.Struct, frozen=True, kw_only=True):
+class MpsFolders(msgspec.Struct, frozen=True, kw_only=True):
     """Holds two folders that a client sees: the folder of the daemon's sockets, and the folder that is its
     ``/dev/shm``.
     """
@@ -76,22 +76,22 @@ class MpsDaemons:
         self._shared_memory_bytes = shared_memory_bytes
         self.isolates = os.geteuid() == 0 if isolates is None else isolates
 
-    def hold(self, uuid: str, holder: str, share: Share) -> MpsPlace:
+    def hold(self, uuid: str, holder: str, share: Share) -> MpsFolders:
         """Adds a holder, or changes its share, and starts the GPU's daemon if it does not answer.
 
         The limits of the daemon become those of the largest share: a client lowers them for itself, and cannot raise
         them. Raises CreationDeferred with the last line of the daemon's log.
         """
-        with self._locked(uuid) as place:
-            holders = {**_read_holders(place), holder: share}
+        with self._locked(uuid) as gpu_folder:
+            holders = {**_read_holders(gpu_folder), holder: share}
             try:
-                if not self._answers(place):
-                    self._start(place, uuid)
-                self._limit(place, holders.values())
+                if not self._answers(gpu_folder):
+                    self._start(gpu_folder, uuid)
+                self._limit(gpu_folder, holders.values())
             except (MpsFailure, OSError, subprocess.SubprocessError) as e:
                 raise CreationDeferred(f"MPS of {uuid} does not work: {e}", retry_after=5.0) from None
-            _write_holders(place, holders)
-            return MpsPlace(pipe=str(place / "pipe"), shared_memory=str(place / "shm"))
+            _write_holders(gpu_folder, holders)
+            return MpsFolders(pipe=str(gpu_folder / "pipe"), shared_memory=str(gpu_folder / "shm"))
 
     def release(self, uuid: str, holder: str) -> None:
         """Removes a holder from a GPU, and ends the GPU's daemon if no holder is left. Raises MpsFailure if it does not
@@ -99,38 +99,38 @@ class MpsDaemons:
         """
         if not (self._folder / uuid).is_dir():
             return
-        with self._locked(uuid) as place:
-            holders = _read_holders(place)
+        with self._locked(uuid) as gpu_folder:
+            holders = _read_holders(gpu_folder)
             holders.pop(holder, None)
-            _write_holders(place, holders)
+            _write_holders(gpu_folder, holders)
             if holders:
-                if self._answers(place):
-                    self._limit(place, holders.values())
+                if self._answers(gpu_folder):
+                    self._limit(gpu_folder, holders.values())
                 return
-            if self._answers(place):
-                self._command(place, f"quit -t {_QUIT_TIMEOUT_S}", timeout_s=_QUIT_TIMEOUT_S + _ANSWER_S)
-                if self._answers(place):
+            if self._answers(gpu_folder):
+                self._command(gpu_folder, f"quit -t {_QUIT_TIMEOUT_S}", timeout_s=_QUIT_TIMEOUT_S + _ANSWER_S)
+                if self._answers(gpu_folder):
                     raise MpsFailure(f"MPS of {uuid} does not end")
-            self._remove(place)
+            self._remove(gpu_folder)
 
     def holders(self, uuid: str) -> Mapping[str, Share]:
         """Returns the shares of the holders of a GPU."""
         return _read_holders(self._folder / uuid)
 
-    def _start(self, place: Path, uuid: str) -> None:
-        shutil.rmtree(place / "pipe", ignore_errors=True)  # sockets of one that died
-        for name in ("pipe", "log", "shm"):
-            (place / name).mkdir(exist_ok=True)
-        (place / "pipe").chmod(0o755)
+    def _start(self, gpu_folder: Path, uuid: str) -> None:
+        shutil.rmtree(gpu_folder / "pipe", ignore_errors=True)  # sockets of one that died
+        for folder_name in ("pipe", "log", "shm"):
+            (gpu_folder / folder_name).mkdir(exist_ok=True)
+        (gpu_folder / "pipe").chmod(0o755)
         command = [self._program, "-d"]
         if self.isolates:
-            self._mount_shared_memory(place / "shm")
-            own_namespace = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_MEMORY]
-            command = [*own_namespace, str(place / "shm"), *command]
-        environment = {**self._environment(place), "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+            self._mount_shared_memory(gpu_folder / "shm")
+            namespace_command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_MEMORY]
+            command = [*namespace_command, str(gpu_folder / "shm"), *command]
+        environment = {**self._environment(gpu_folder), "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         environment[OUTLIVES_VARIABLE] = "1"
         # A session of its own: when the plugin's host dies, what is left in the host's session is killed.
-        with (place / "log" / "start.log").open("ab") as output:
+        with (gpu_folder / "log" / "start.log").open("ab") as output:
             completed = subprocess.run(
                 command,
                 env=environment,
@@ -143,11 +143,11 @@ class MpsDaemons:
             )
         deadline = time.monotonic() + _START_S
         while completed.returncode == 0 and time.monotonic() < deadline:
-            if self._answers(place):
+            if self._answers(gpu_folder):
                 log.info("MPS of %s was started", uuid)
                 return
             time.sleep(0.05)
-        raise MpsFailure(_last_line(place) or f"{self._program} ended with {completed.returncode}")
+        raise MpsFailure(_last_line(gpu_folder) or f"{self._program} ended with {completed.returncode}")
 
     def _mount_shared_memory(self, folder: Path) -> None:
         if os.path.ismount(folder):  # of a daemon that died
@@ -158,45 +158,45 @@ class MpsDaemons:
         if completed.returncode != 0:
             raise MpsFailure(f"no shared memory for it: {completed.stderr.strip()[:200]}")
 
-    def _remove(self, place: Path) -> None:
-        shared_memory = place / "shm"
+    def _remove(self, gpu_folder: Path) -> None:
+        shared_memory = gpu_folder / "shm"
         if os.path.ismount(shared_memory):
             subprocess.run(
                 ["umount", "--lazy", str(shared_memory)], capture_output=True, timeout=_ANSWER_S, check=False
             )
         for name in ("pipe", "shm"):
-            shutil.rmtree(place / name, ignore_errors=True)
+            shutil.rmtree(gpu_folder / name, ignore_errors=True)
 
-    def _limit(self, place: Path, shares: Collection[Share]) -> None:
+    def _limit(self, gpu_folder: Path, shares: Collection[Share]) -> None:
         """Sets the limits of the running servers and of the servers that start later."""
         memory_mib = max(share.memory_bytes for share in shares) >> 20
         percent = max(share.percent for share in shares)
-        self._command(place, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
-        self._command(place, f"set_default_active_thread_percentage {percent}")
-        for server in self._command(place, "get_server_list").split():
+        self._command(gpu_folder, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
+        self._command(gpu_folder, f"set_default_active_thread_percentage {percent}")
+        for server in self._command(gpu_folder, "get_server_list").split():
             if server.isdigit():
-                self._command(place, f"set_device_pinned_mem_limit {server} 0 {memory_mib}M")
-                self._command(place, f"set_active_thread_percentage {server} {percent}")
+                self._command(gpu_folder, f"set_device_pinned_mem_limit {server} 0 {memory_mib}M")
+                self._command(gpu_folder, f"set_active_thread_percentage {server} {percent}")
 
-    def _answers(self, place: Path) -> bool:
+    def _answers(self, gpu_folder: Path) -> bool:
         """Returns True if a daemon answers. Raises MpsTimeout for one that is slow: it may have clients, and is not
         replaced."""
-        if not (place / "pipe" / "control").exists():
+        if not (gpu_folder / "pipe" / "control").exists():
             return False
         try:
-            self._command(place, "get_server_list")
+            self._command(gpu_folder, "get_server_list")
         except MpsTimeout:
             raise
         except (MpsFailure, OSError):
             return False
         return True
 
-    def _command(self, place: Path, command: str, *, timeout_s: float = _ANSWER_S) -> str:
+    def _command(self, gpu_folder: Path, command: str, *, timeout_s: float = _ANSWER_S) -> str:
         try:
             completed = subprocess.run(
                 [self._program],
                 input=command + "\n",
-                env=self._environment(place),
+                env=self._environment(gpu_folder),
                 capture_output=True,
                 text=True,
                 timeout=timeout_s,
@@ -208,46 +208,46 @@ class MpsDaemons:
             raise MpsFailure(f"{command}: {(completed.stderr or completed.stdout).strip()[:200]}")
         return completed.stdout
 
-    def _environment(self, place: Path) -> dict[str, str]:
-        inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        return {**inherited, _PIPE_VARIABLE: str(place / "pipe"), _LOG_VARIABLE: str(place / "log")}
+    def _environment(self, gpu_folder: Path) -> dict[str, str]:
+        inherited_variables = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        return {**inherited_variables, _PIPE_VARIABLE: str(gpu_folder / "pipe"), _LOG_VARIABLE: str(gpu_folder / "log")}
 
     @contextmanager
     def _locked(self, uuid: str) -> Iterator[Path]:
         """Yields a GPU's folder, and locks it against other processes meanwhile: two agents may overlap at a
         restart.
         """
-        place = self._folder / uuid
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with (place / "lock").open("w") as lock:
+        gpu_folder = self._folder / uuid
+        gpu_folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with (gpu_folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield place
+            yield gpu_folder
 
 
-def _read_holders(place: Path) -> dict[str, Share]:
+def _read_holders(gpu_folder: Path) -> dict[str, Share]:
     try:
-        stored = json.loads((place / "holders.json").read_text(encoding="utf-8"))
+        stored_shares = json.loads((gpu_folder / "holders.json").read_text(encoding="utf-8"))
         return {
             holder: Share(memory_bytes=int(memory), percent=int(percent))
-            for holder, (memory, percent) in stored.items()
+            for holder, (memory, percent) in stored_shares.items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _write_holders(place: Path, holders: Mapping[str, Share]) -> None:
-    stored = {holder: [share.memory_bytes, share.percent] for holder, share in holders.items()}
-    unfinished = place / "holders.json.new"
-    unfinished.write_text(json.dumps(stored), encoding="utf-8")
-    unfinished.rename(place / "holders.json")
+def _write_holders(gpu_folder: Path, holders: Mapping[str, Share]) -> None:
+    stored_shares = {holder: [share.memory_bytes, share.percent] for holder, share in holders.items()}
+    unfinished = gpu_folder / "holders.json.new"
+    unfinished.write_text(json.dumps(stored_shares), encoding="utf-8")
+    unfinished.rename(gpu_folder / "holders.json")
 
 
-def _last_line(place: Path) -> str:
+def _last_line(gpu_folder: Path) -> str:
     for name in ("control.log", "start.log"):
         try:
-            lines = (place / "log" / name).read_text(encoding="utf-8", errors="replace").split("\n")
+            lines = (gpu_folder / "log" / name).read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
             continue
-        if text := next((line.strip() for line in reversed(lines) if line.strip()), ""):
-            return text[:300]
+        if last_line := next((line.strip() for line in reversed(lines) if line.strip()), ""):
+            return last_line[:300]
     return ""

@@ -56,8 +56,10 @@ class NvmlFailure(Exception):
     """Raised when NVML answers with an error, ``code``. The text is one sentence for people."""
 
     def __init__(self, code: int, function: str = "") -> None:
-        standard = Code(code) if code in set(Code) else Code.UNKNOWN
-        super().__init__(SENTENCES.get(standard) or f"{function or 'NVML'} failed with error {code} ({standard.name})")
+        nvml_code = Code(code) if code in set(Code) else Code.UNKNOWN
+        super().__init__(
+            SENTENCES.get(nvml_code) or f"{function or 'NVML'} failed with error {code} ({nvml_code.name})"
+        )
         self.code = code
         self.function = function
 
@@ -120,7 +122,7 @@ class Nvml(Protocol):
         ...
 
 
-def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
+def ask_optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
     """Calls a function that a device, driver or user may lack. Returns None if it is lacking. Raises NvmlFailure: the
     library or the device is not usable at all.
     """
@@ -132,12 +134,12 @@ def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
         return None
 
 
-def unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function as :func:`optional` does. Returns None also for a lost device, which the health check
+def ask_unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
+    """Calls a function as :func:`ask_optional` does. Returns None also for a lost device, which the health check
     reports.
     """
     try:
-        return optional(nvml, function, *arguments)
+        return ask_optional(nvml, function, *arguments)
     except NvmlFailure as e:
         if e.code in LIBRARY_FAILURES:
             raise

@@ -15,15 +15,15 @@ from pydantic import BaseModel
 
 from ai.backend.accelerator.cuda import inventory, mps
 from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
-from ai.backend.accelerator.cuda.health import Latch, faults_of
+from ai.backend.accelerator.cuda.health import CriticalErrors, faults_of
 from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.metrics import Meter
 from ai.backend.accelerator.cuda.mps import MpsDaemons, Share
-from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, ask_optional
 from ai.backend.accelerator.cuda.options import NO_OPTIONS, CudaOptions
 from ai.backend.accelerator.cuda.settings import CudaSettings
-from ai.backend.accelerator.cuda.workload import Held, cdi_spec, config_of, thread_percentage, with_mps
+from ai.backend.accelerator.cuda.workload import HeldDevice, cdi_spec, config_of, thread_percentage, with_mps
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -81,20 +81,20 @@ class CudaHook(PluginHook):
     async def pre_create(self) -> WorkloadConfig:
         options = CudaOptions.model_validate(self.context.options)
         is_diagnostic = self.context.is_diagnostic
-        config, held = await self._plugin.configuration(self.device_alloc, options, is_diagnostic=is_diagnostic)
-        if self._plugin.mps is None or is_diagnostic or not any(device.is_shared for device in held):
+        config, held_devices = await self._plugin.configuration(self.device_alloc, options, is_diagnostic=is_diagnostic)
+        if self._plugin.mps is None or is_diagnostic or not any(device.is_shared for device in held_devices):
             return config
-        return await asyncio.to_thread(self._join_mps, self._plugin.mps, config, held, options)
+        return await asyncio.to_thread(self._join_mps, self._plugin.mps, config, held_devices, options)
 
     def _join_mps(
-        self, mps: MpsDaemons, config: WorkloadConfig, held: Sequence[Held], options: CudaOptions
+        self, mps: MpsDaemons, config: WorkloadConfig, held: Sequence[HeldDevice], options: CudaOptions
     ) -> WorkloadConfig:
         if len(held) > 1:
             raise CreationDenied("shares of several GPUs cannot be under MPS on this node; ask for shares of one GPU")
         (device,) = held
         share = Share(memory_bytes=device.memory_limit, percent=thread_percentage(held, options))
-        place = mps.hold(device.uuid, str(self.workload.kernel_id), share)
-        return with_mps(config, place, isolates=mps.isolates)
+        mps_folders = mps.hold(device.uuid, str(self.workload.kernel_id), share)
+        return with_mps(config, mps_folders, isolates=mps.isolates)
 
     async def post_terminate(self) -> None:
         if self._plugin.mps is not None and not self.context.is_diagnostic:
@@ -127,7 +127,7 @@ class CudaPlugin(AbstractComputePlugin):
         self._config = settings if isinstance(settings, CudaSettings) else CudaSettings()
         self._nvml: Nvml = nvml or NvmlLibrary()
         self._host: Host = host or Host()
-        self._latch = Latch(ignored=self._config.ignored_xids)
+        self._critical_errors = CriticalErrors(ignored=self._config.ignored_xids)
         self._thread: ThreadPoolExecutor | None = None
         self._reading = NO_READING
         self.mps: MpsDaemons | None = None
@@ -136,10 +136,10 @@ class CudaPlugin(AbstractComputePlugin):
         """Opens NVML. Raises PluginError with one sentence if there is no usable driver, or not the MPS of the
         settings."""
         if self._config.sharing == "mps":
-            self.mps = self._made_mps()
+            self.mps = self._create_mps()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
         try:
-            await self._do(self._open)
+            await self._run_in_nvml_thread(self._open)
         except BaseException:
             await self.cleanup()
             raise
@@ -150,7 +150,7 @@ class CudaPlugin(AbstractComputePlugin):
             thread.submit(self._nvml.close)
             thread.shutdown(wait=False)
 
-    def _made_mps(self) -> MpsDaemons:
+    def _create_mps(self) -> MpsDaemons:
         program = self._config.mps_control or self._host.program(mps.PROGRAM)
         if program is None or self._config.allocation_mode == "discrete":
             problem = (
@@ -159,12 +159,12 @@ class CudaPlugin(AbstractComputePlugin):
             raise PluginError(f"plugins.cuda.sharing is mps, and {problem}")
         return MpsDaemons(self._config.mps_dir, program, shared_memory_bytes=self._config.mps_shared_memory)
 
-    async def _do(self, work: Callable[[], R]) -> R:
+    async def _run_in_nvml_thread(self, function: Callable[[], R]) -> R:
         """Runs a function in NVML's thread. Raises PluginError in place of NvmlFailure."""
         if self._thread is None:
             raise PluginError("the plugin cuda was not started")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function)
         except NvmlFailure as e:
             raise PluginError(str(e)) from e
 
@@ -185,22 +185,24 @@ class CudaPlugin(AbstractComputePlugin):
         return self._refresh()
 
     def _refresh(self) -> Reading:
-        before = self._reading
-        node = read_node(self._nvml, self._host, before.node, self._config.device_mask)
-        for text in set(node.unreadable) - set(before.node.unreadable):
-            log.warning("a GPU cannot be offered: %s", text)
+        previous_reading = self._reading
+        node = read_node(self._nvml, self._host, previous_reading.node, self._config.device_mask)
+        for problem in set(node.unreadable) - set(previous_reading.node.unreadable):
+            log.warning("a GPU cannot be offered: %s", problem)
         self._reading = Reading(
             node=node,
             # Links do not change while the driver runs.
-            links=before.links if before.links and before.node.gpus == node.gpus else read_links(self._nvml, node.gpus),
-            faults=faults_of(self._nvml, node, self._latch, self._config.tolerated_ecc_errors),
-            versions=before.versions or self._versions(),
+            links=previous_reading.links
+            if previous_reading.links and previous_reading.node.gpus == node.gpus
+            else read_links(self._nvml, node.gpus),
+            faults=faults_of(self._nvml, node, self._critical_errors, self._config.tolerated_ecc_errors),
+            versions=previous_reading.versions or self._versions(),
         )
         return self._reading
 
     def _versions(self) -> dict[str, str]:
-        driver = optional(self._nvml, "nvmlSystemGetDriverVersion")
-        cuda = optional(self._nvml, "nvmlSystemGetCudaDriverVersion")
+        driver = ask_optional(self._nvml, "nvmlSystemGetDriverVersion")
+        cuda = ask_optional(self._nvml, "nvmlSystemGetCudaDriverVersion")
         versions = {"driver_version": str(driver)} if driver else {}
         if cuda:
             versions["cuda_version"] = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
@@ -211,32 +213,34 @@ class CudaPlugin(AbstractComputePlugin):
             reading.node, self._config, versions=reading.versions, links=reading.links, faults=reading.faults
         )
 
-    def _held(self, alloc: DeviceAllocation, reading: Reading) -> list[Held]:
+    def _held_devices(self, alloc: DeviceAllocation, reading: Reading) -> list[HeldDevice]:
         """Returns the devices of an allocation that the node has, in the node's order."""
-        parts_by_device = {
+        part_and_slot = {
             device_id: (part, slot)
-            for slot, amounts in alloc.slots.items()
-            for device_id, part in inventory.parts_held(amounts, slot, self._devices(reading)).items()
+            for slot, amount_by_device in alloc.slots.items()
+            for device_id, part in inventory.held_parts(amount_by_device, slot, self._devices(reading)).items()
         }
-        held_devices: list[Held] = []
+        held_devices: list[HeldDevice] = []
         for device in reading.node.devices:
-            part, slot = parts_by_device.get(DeviceId(device.uuid), (Decimal(0), SlotName("")))
+            part, slot = part_and_slot.get(DeviceId(device.uuid), (Decimal(0), SlotName("")))
             if part:
-                shared = slot == inventory.SHARES_SLOT
-                memory = device.memory_size - (self._config.reserved_memory if shared else 0)
-                held_devices.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
+                is_shared = slot == inventory.SHARES_SLOT
+                memory_bytes = device.memory_size - (self._config.reserved_memory if is_shared else 0)
+                held_devices.append(
+                    HeldDevice(device=device, part=part, memory=max(0, memory_bytes), is_shared=is_shared)
+                )
         return held_devices
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        return await self._do(lambda: self._devices(self._read()))
+        return await self._run_in_nvml_thread(lambda: self._devices(self._read()))
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         def ask() -> Sequence[SlotDisplay]:
             node = self._reading.node
             profiles = [profile for gpu in node.gpus if gpu.max_instances for profile in read_profiles(self._nvml, gpu)]
-            return inventory.displays(node.instances, profiles)
+            return inventory.slot_displays(node.instances, profiles)
 
-        return await self._do(ask)
+        return await self._run_in_nvml_thread(ask)
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
         return (inventory.VARIANT_NAMESPACE,)
@@ -247,18 +251,18 @@ class CudaPlugin(AbstractComputePlugin):
 
     async def get_node_info(self) -> NodeInfo:
         reading = self._reading
-        extra = {
+        extra_info = {
             "gpus": str(len(reading.node.gpus)),
             "mig_instances": str(len(reading.node.instances)),
             "mode": self._config.allocation_mode,
             "sharing": self._config.sharing,
         }
         if reading.node.unreadable:
-            extra["unreadable"] = "; ".join(reading.node.unreadable)
+            extra_info["unreadable"] = "; ".join(reading.node.unreadable)
         return NodeInfo(
             driver_version=reading.versions.get("driver_version"),
             runtime_version=reading.versions.get("cuda_version"),
-            extra=extra,
+            extra=extra_info,
         )
 
     def create_lifecycle_hook(
@@ -272,14 +276,14 @@ class CudaPlugin(AbstractComputePlugin):
 
     async def configuration(
         self, device_alloc: DeviceAllocation, options: CudaOptions = NO_OPTIONS, *, is_diagnostic: bool = False
-    ) -> tuple[WorkloadConfig, Sequence[Held]]:
+    ) -> tuple[WorkloadConfig, Sequence[HeldDevice]]:
         """Returns the config of a workload with its GPUs, and the GPUs themselves. GPUs that are diagnosed may have
         failed. Raises as :meth:`configure`.
         """
 
-        def ask() -> tuple[WorkloadConfig, Sequence[Held]]:
+        def ask() -> tuple[WorkloadConfig, Sequence[HeldDevice]]:
             reading = self._read()
-            held = self._held(device_alloc, reading)
+            held = self._held_devices(device_alloc, reading)
             for device_id in sorted(device_alloc.device_ids()):
                 if device_id in reading.faults and not is_diagnostic:
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
@@ -288,31 +292,31 @@ class CudaPlugin(AbstractComputePlugin):
             config = config_of(self._host, held, options, mount_libraries=self._config.mount_libraries)
             return config, held
 
-        return await self._do(ask)
+        return await self._run_in_nvml_thread(ask)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        devices_by_id = {listed.device_id: listed for listed in self._devices(self._reading)}
+        devices_by_id = {compute_device.device_id: compute_device for compute_device in self._devices(self._reading)}
         return [
             AttachedDevice(
                 device_id=DeviceId(held.uuid),
                 model_name=devices_by_id[DeviceId(held.uuid)].model_name or "NVIDIA GPU",
                 data={"smp": held.processor_limit, "mem": held.memory_limit},
             )
-            for held in self._held(device_alloc, self._reading)
+            for held in self._held_devices(device_alloc, self._reading)
         ]
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         def ask() -> Mapping[str, Any]:
             reading = self._read()
-            unusable = reading.faults.keys() | reading.node.mig_gpus
-            shown = [device for device in reading.node.devices if device.uuid not in unusable]
-            return cdi_spec(self._host, shown)
+            unusable_uuids = reading.faults.keys() | reading.node.mig_gpus
+            usable_devices = [device for device in reading.node.devices if device.uuid not in unusable_uuids]
+            return cdi_spec(self._host, usable_devices)
 
-        return await self._do(ask)
+        return await self._run_in_nvml_thread(ask)
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         meter = Meter(self._nvml, ctx.at)
-        return await self._do(lambda: meter.node(self._reading.node, self._latch.last_xid))
+        return await self._run_in_nvml_thread(lambda: meter.node(self._reading.node, self._critical_errors.last_xid))
 
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
@@ -322,12 +326,12 @@ class CudaPlugin(AbstractComputePlugin):
         def ask() -> Mapping[KernelId, Sequence[Measurement]]:
             by_kernel: dict[KernelId, Sequence[Measurement]] = {}
             for kernel in kernels:
-                held = self._held(ctx.allocations.get(kernel, DeviceAllocation()), self._reading)
+                held = self._held_devices(ctx.allocations.get(kernel, DeviceAllocation()), self._reading)
                 if held:
                     by_kernel[kernel] = meter.workload(held, ctx.pids.get(kernel))
             return by_kernel
 
-        return await self._do(ask)
+        return await self._run_in_nvml_thread(ask)
 
     async def gather_process_metrics(
         self, ctx: StatContext, pids: Mapping[int, KernelId]
@@ -335,15 +339,15 @@ class CudaPlugin(AbstractComputePlugin):
         meter = Meter(self._nvml, ctx.at)
         node = self._reading.node
         uuids = [device.uuid for device in node.devices if device.uuid not in node.mig_gpus]
-        return await self._do(lambda: meter.processes(uuids, pids))
+        return await self._run_in_nvml_thread(lambda: meter.processes(uuids, pids))
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         """Yields first the devices that are unhealthy, and then each change of a device's health. Changes are read at
         critical errors of NVML, and every ten seconds.
         """
-        reported: dict[DeviceId, ComputeDevice] = {}
+        reported_devices: dict[DeviceId, ComputeDevice] = {}
         gpus = self._reading.node.gpus
-        watched_uuids = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
+        watched_uuids = await self._run_in_nvml_thread(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
         event_wait = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml-events")
         loop = asyncio.get_running_loop()
         next_check_at = loop.time()
@@ -354,10 +358,14 @@ class CudaPlugin(AbstractComputePlugin):
                     event = await loop.run_in_executor(event_wait, watched_uuids.wait, EVENT_WAIT_MS)
                 except NvmlFailure as e:
                     event, failure = None, e
-                reason = "" if event is None else await self._do(partial(self._latch.on_event, event))
+                reason = (
+                    ""
+                    if event is None
+                    else await self._run_in_nvml_thread(partial(self._critical_errors.on_event, event))
+                )
                 if reason or failure or loop.time() >= next_check_at:
                     next_check_at = loop.time() + CHECK_INTERVAL_S
-                    for change in changes(reported, await self.list_devices()):
+                    for change in health_changes(reported_devices, await self.list_devices()):
                         yield change
                 if failure is not None:
                     raise PluginError(f"NVML tells no events any more: {failure}") from failure
@@ -369,29 +377,35 @@ class CudaPlugin(AbstractComputePlugin):
             event_wait.shutdown(wait=False)
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
-        return await self._do(lambda: inventory.partition_profiles(self._nvml, self._read().node, device_id))
+        return await self._run_in_nvml_thread(
+            lambda: inventory.partition_profiles(self._nvml, self._read().node, device_id)
+        )
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
         self._check_partitioning()
-        return await self._do(lambda: inventory.create_partition(self._nvml, self._read().node, device_id, profile))
+        return await self._run_in_nvml_thread(
+            lambda: inventory.create_partition(self._nvml, self._read().node, device_id, profile)
+        )
 
     async def destroy_partition(self, partition_id: DeviceId) -> None:
         self._check_partitioning()
-        await self._do(lambda: inventory.destroy_partition(self._nvml, self._read().node, partition_id))
+        await self._run_in_nvml_thread(lambda: inventory.destroy_partition(self._nvml, self._read().node, partition_id))
 
     def _check_partitioning(self) -> None:
         if not self._config.manage_partitions:
             raise Forbidden("MIG instances are not managed here; set plugins.cuda.manage-partitions to change that")
 
 
-def changes(reported: dict[DeviceId, ComputeDevice], now: Sequence[ComputeDevice]) -> list[DeviceHealthChange]:
-    """Returns the devices whose health differs from ``reported``, which is updated."""
+def health_changes(
+    reported_devices: dict[DeviceId, ComputeDevice], current_devices: Sequence[ComputeDevice]
+) -> list[DeviceHealthChange]:
+    """Returns the devices whose health differs from ``reported_devices``, which is updated."""
     result = [
         DeviceHealthChange(device_id=device.device_id, health=device.health, reason=device.health_reason)
-        for device in now
-        if (reported[device.device_id].health if device.device_id in reported else DeviceHealth.HEALTHY)
+        for device in current_devices
+        if (reported_devices[device.device_id].health if device.device_id in reported_devices else DeviceHealth.HEALTHY)
         is not device.health
     ]
-    reported.clear()
-    reported.update({device.device_id: device for device in now})
+    reported_devices.clear()
+    reported_devices.update({device.device_id: device for device in current_devices})
     return result

@@ -27,7 +27,7 @@ from ai.backend.plugin.accelerator import CreationDeferred, StatContext
 RECORD_COMMAND = "python -m ai.backend.accelerator.cuda.record"
 
 
-async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
+async def record(nvml: Nvml, host: Host, *, unix_time: float, date: str) -> Recording:
     """Calls the whole plugin and returns the recording. Raises PluginError if there is no usable driver."""
     recording = Recording()
     plugin = CudaPlugin(
@@ -44,18 +44,20 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
                 with contextlib.suppress(CreationDeferred):  # a device without its files is recorded as such
                     await plugin.configure(None, alloc)
         await plugin.cdi_spec()
-        context = StatContext(at=at)
+        context = StatContext(at=unix_time)
         await plugin.gather_node_metrics(context)
         await plugin.gather_process_metrics(context, {})
-        info = await plugin.get_node_info()
+        node_info = await plugin.get_node_info()
     finally:
         await plugin.cleanup()
     _remove_sample_times(recording)
-    models = sorted({listed.model_name or "" for listed in devices if not listed.hw_location.count("/")})
+    model_names = sorted(
+        {compute_device.model_name or "" for compute_device in devices if not compute_device.hw_location.count("/")}
+    )
     recording.origin = {
         "kind": "recorded",
-        "hardware": f"{sum(not gpu.hw_location.count('/') for gpu in devices)} x {', '.join(models) or 'nothing'}",
-        "driver": f"{info.driver_version} (CUDA {info.runtime_version})",
+        "hardware": f"{sum(not gpu.hw_location.count('/') for gpu in devices)} x {', '.join(model_names) or 'nothing'}",
+        "driver": f"{node_info.driver_version} (CUDA {node_info.runtime_version})",
         "system": f"{platform.system()} {platform.release()} {os.uname().machine}",
         "command": RECORD_COMMAND,
         "date": date,
@@ -82,7 +84,7 @@ def _remove_sample_times(recording: Recording) -> None:
 def main() -> int:
     now = datetime.datetime.now(datetime.UTC)
     try:
-        recording = asyncio.run(record(NvmlLibrary(), Host(), at=now.timestamp(), date=now.date().isoformat()))
+        recording = asyncio.run(record(NvmlLibrary(), Host(), unix_time=now.timestamp(), date=now.date().isoformat()))
     except BackendError as e:
         print(e.message, file=sys.stderr)
         return 1

@@ -10,8 +10,8 @@ A recording is JSON::
      "libraries": {"libcuda.so.1": "/usr/lib/.../libcuda.so.550.54.15"},
      "programs": {"nvidia-smi": "/usr/bin/nvidia-smi"}, "groups": {"/dev/nvidia0": 44}}
 
-A question is its function and arguments. ``*`` stands for any argument; the answer with the fewest of them counts. What
-was not asked of the machine is answered as not supported.
+A query is written as its function and arguments. ``*`` stands for any argument; the answer with the fewest of them
+counts. What was not asked of the machine is answered as not supported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMAT = 1
 _ERROR_KEY = "nvml_error"
 
 
-def question(function: str, *arguments: str | int) -> str:
+def query_text(function: str, *arguments: str | int) -> str:
     return " ".join([function, *map(str, arguments)])
 
 
@@ -82,12 +82,14 @@ class ReplayNvml:
     def ask(self, function: str, *arguments: str | int) -> Any:
         if not self.is_open:
             raise NvmlFailure(Code.UNINITIALIZED, function)
-        texts = [str(argument) for argument in arguments]
-        choices = sorted(product(*((text, "*") for text in texts)), key=lambda choice: choice.count("*"))
-        for choice in choices:
-            key = question(function, *choice)
-            if key in self.recording.answers:
-                answer = self.recording.answers[key]
+        argument_texts = [str(argument) for argument in arguments]
+        argument_patterns = sorted(
+            product(*((text, "*") for text in argument_texts)), key=lambda choice: choice.count("*")
+        )
+        for pattern in argument_patterns:
+            answer_key = query_text(function, *pattern)
+            if answer_key in self.recording.answers:
+                answer = self.recording.answers[answer_key]
                 if isinstance(answer, dict) and _ERROR_KEY in answer:
                     raise NvmlFailure(int(answer[_ERROR_KEY]), function)
                 return answer
@@ -108,10 +110,10 @@ class _ReplayEvents:
     pending: list[NvmlEvent | NvmlFailure]
 
     def wait(self, timeout_ms: int) -> NvmlEvent | None:
-        item = self.pending.pop(0) if self.pending else None
-        if isinstance(item, NvmlFailure):
-            raise item
-        return item
+        event_or_failure = self.pending.pop(0) if self.pending else None
+        if isinstance(event_or_failure, NvmlFailure):
+            raise event_or_failure
+        return event_or_failure
 
     def close(self) -> None:
         pass
@@ -145,21 +147,21 @@ class ReplayHost(Host):
 class RecordingNvml:
     """Forwards calls to another NVML and records the answers."""
 
-    def __init__(self, inner: Nvml, recording: Recording) -> None:
-        self._inner = inner
+    def __init__(self, nvml: Nvml, recording: Recording) -> None:
+        self._inner = nvml
         self._recording = recording
-        self.open, self.close = inner.open, inner.close
-        self.create_instance, self.destroy_instance = inner.create_instance, inner.destroy_instance
-        self.events: Callable[[Sequence[str]], NvmlEvents] = inner.events
+        self.open, self.close = nvml.open, nvml.close
+        self.create_instance, self.destroy_instance = nvml.create_instance, nvml.destroy_instance
+        self.events: Callable[[Sequence[str]], NvmlEvents] = nvml.events
 
     def ask(self, function: str, *arguments: str | int) -> Any:
-        key = question(function, *arguments)
+        answer_key = query_text(function, *arguments)
         try:
             answer = self._inner.ask(function, *arguments)
         except NvmlFailure as e:
-            self._recording.answers[key] = {_ERROR_KEY: e.code}
+            self._recording.answers[answer_key] = {_ERROR_KEY: e.code}
             raise
-        self._recording.answers[key] = answer
+        self._recording.answers[answer_key] = answer
         return answer
 
 

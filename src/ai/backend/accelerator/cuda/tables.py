@@ -132,11 +132,17 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 def _metric(
-    unit: str, text: str, otel: str, dcgm: str, dcgm_unit: str, factor: float = 1.0, stats: tuple[str, ...] = _STATS
+    unit: str,
+    description: str,
+    otel: str,
+    dcgm: str,
+    dcgm_unit: str,
+    factor: float = 1.0,
+    stats: tuple[str, ...] = _STATS,
 ) -> Metric:
-    name = ExportedName(name=f"DCGM_FI_DEV_{dcgm}", help=f"{text.capitalize()} ({dcgm_unit}).", factor=factor)
+    name = ExportedName(name=f"DCGM_FI_DEV_{dcgm}", help=f"{description.capitalize()} ({dcgm_unit}).", factor=factor)
     kind = MetricKind.ACCUMULATED if unit == "joule" else MetricKind.GAUGE
-    return Metric(unit, text, otel, name, kind, frozenset(stats))
+    return Metric(unit, description, otel, name, kind, frozenset(stats))
 
 
 METRICS: Mapping[str, Metric] = {

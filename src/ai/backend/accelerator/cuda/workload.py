@@ -12,7 +12,7 @@ import msgspec
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance
 from ai.backend.accelerator.cuda.host import Host
-from ai.backend.accelerator.cuda.mps import MpsPlace
+from ai.backend.accelerator.cuda.mps import MpsFolders
 from ai.backend.accelerator.cuda.options import NO_OPTIONS, CudaOptions
 from ai.backend.accelerator.cuda.tables import DRIVER_LIBRARIES, DRIVER_PROGRAMS
 from ai.backend.common.structs import replace
@@ -20,13 +20,13 @@ from ai.backend.plugin.accelerator import CreationDeferred, DeviceMapping, Mount
 from ai.backend.plugin.accelerator.plugin import resource_lines
 
 CDI_KIND = "nvidia.com/gpu"
-CONTROL = "/dev/nvidiactl"
+CONTROL_NODE = "/dev/nvidiactl"
 OPTIONAL_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 MPS_FOLDER = "/opt/cuda-mps"
 LIBRARY_DIR = "/opt/cuda-driver/lib"
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a GPU or MIG instance that a workload holds. ``part`` is 1 unless held in shares; ``memory``: bytes of
     all its shares.
     """
@@ -62,8 +62,8 @@ def device_nodes(host: Host, device: Gpu | MigInstance) -> list[str]:
         return []
     nodes = [f"/dev/nvidia{gpu.minor}"]
     if isinstance(device, MigInstance):
-        base = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{device.gpu_instance}"
-        for path in (f"{base}/access", f"{base}/ci{device.compute_instance}/access"):
+        capability_folder = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{device.gpu_instance}"
+        for path in (f"{capability_folder}/access", f"{capability_folder}/ci{device.compute_instance}/access"):
             minor = _capability_minor(host.read(path) or "")
             if minor is None:
                 return []
@@ -80,7 +80,7 @@ def _capability_minor(text: str) -> int | None:
 
 
 def common_nodes(host: Host) -> list[str]:
-    return [CONTROL, *(node for node in OPTIONAL_NODES if host.exists(node))]
+    return [CONTROL_NODE, *(node for node in OPTIONAL_NODES if host.exists(node))]
 
 
 def libraries(host: Host) -> dict[str, str]:
@@ -93,18 +93,18 @@ def programs(host: Host) -> list[str]:
     return [path for name in DRIVER_PROGRAMS if (path := host.program(name))]
 
 
-def with_mps(config: WorkloadConfig, place: MpsPlace, *, isolates: bool) -> WorkloadConfig:
+def with_mps(config: WorkloadConfig, folders: MpsFolders, *, isolates: bool) -> WorkloadConfig:
     """Returns the configuration of a workload that is a client of MPS."""
     return replace(
         config,
-        mounts=(*config.mounts, Mount(source=place.pipe, target=MPS_FOLDER)),
+        mounts=(*config.mounts, Mount(source=folders.pipe, target=MPS_FOLDER)),
         env_vars={**config.env_vars, "CUDA_MPS_PIPE_DIRECTORY": MPS_FOLDER},
-        ipc=place.shared_memory if isolates else None,
+        ipc=folders.shared_memory if isolates else None,
     )
 
 
 def config_of(
-    host: Host, held: Sequence[Held], options: CudaOptions = NO_OPTIONS, *, mount_libraries: bool
+    host: Host, held: Sequence[HeldDevice], options: CudaOptions = NO_OPTIONS, *, mount_libraries: bool
 ) -> WorkloadConfig:
     """Returns the configuration of a workload with these devices, in this order. The node of a device also names it in
     CDI: a runtime that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say
@@ -117,10 +117,10 @@ def config_of(
         nodes = device_nodes(host, device.device)
         if not nodes:
             raise CreationDeferred(f"the driver names no device file of {device.uuid}", retry_after=5.0)
-        *shared_nodes, own_node = nodes
+        *shared_nodes, device_node = nodes
         for node in shared_nodes:
             mappings.setdefault(node, DeviceMapping(source=node))
-        mappings[own_node] = DeviceMapping(source=own_node, cdi_name=f"{CDI_KIND}={device.uuid}")
+        mappings[device_node] = DeviceMapping(source=device_node, cdi_name=f"{CDI_KIND}={device.uuid}")
     for node in common_nodes(host):
         mappings[node] = DeviceMapping(source=node)
     mounts: tuple[Mount, ...] = ()
@@ -138,7 +138,7 @@ def config_of(
     )
 
 
-def thread_percentage(held: Sequence[Held], options: CudaOptions) -> int:
+def thread_percentage(held: Sequence[HeldDevice], options: CudaOptions) -> int:
     """Returns the percent of a GPU's threads that a workload may use. It is that of its shares, or less if its session
     asks for less.
     """
@@ -146,7 +146,7 @@ def thread_percentage(held: Sequence[Held], options: CudaOptions) -> int:
     return min(own_percent, options.active_thread_percentage or own_percent)
 
 
-def environment(held: Sequence[Held], options: CudaOptions = NO_OPTIONS) -> dict[str, str]:
+def environment(held: Sequence[HeldDevice], options: CudaOptions = NO_OPTIONS) -> dict[str, str]:
     """Returns the environment variables of a workload. They name its devices by UUID, and limit its use of shared
     devices for CUDA's MPS.
     """
@@ -165,34 +165,34 @@ def environment(held: Sequence[Held], options: CudaOptions = NO_OPTIONS) -> dict
     return environ
 
 
-def resource_data(held: Sequence[Held]) -> dict[str, str]:
+def resource_data(held: Sequence[HeldDevice]) -> dict[str, str]:
     uuids = [device.uuid for device in held]
     if not any(device.is_shared for device in held):
         return resource_lines("CUDA", uuids)
-    shares = [(position, device.memory_limit, device.processor_limit) for position, device in enumerate(held)]
+    device_shares = [(position, device.memory_limit, device.processor_limit) for position, device in enumerate(held)]
     reserved_bytes = max(gpu_of(device.device).memory_size - device.memory for device in held)
-    return {**resource_lines("CUDA", uuids, shares), "CUDA_RESERVED_MEMORY": str(reserved_bytes)}
+    return {**resource_lines("CUDA", uuids, device_shares), "CUDA_RESERVED_MEMORY": str(reserved_bytes)}
 
 
 def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, object]:
     """Returns a CDI specification of these devices with the driver's libraries and programs."""
     nodes_by_uuid = [(device.uuid, nodes) for device in devices if (nodes := device_nodes(host, device))]
-    options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+    mount_options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
     driver_libraries = libraries(host)
     folders = sorted({os.path.dirname(path) for path in driver_libraries.values()})  # noqa: PTH120  # text of the specification
     mounts = [
-        {"hostPath": path, "containerPath": target, "options": options}
+        {"hostPath": path, "containerPath": target, "options": mount_options}
         for path, target in [
             *((path, f"{os.path.dirname(path)}/{name}") for name, path in driver_libraries.items()),  # noqa: PTH120  # as above
             *((path, path) for path in programs(host)),
         ]
     ]
-    edits: dict[str, object] = {"deviceNodes": [{"path": node} for node in common_nodes(host)], "mounts": mounts}
+    common_edits: dict[str, object] = {"deviceNodes": [{"path": node} for node in common_nodes(host)], "mounts": mounts}
     hook_path = host.program("nvidia-cdi-hook")
     if hook_path and folders:
         folder_options = [word for folder in folders for word in ("--folder", folder)]
         arguments = ["nvidia-cdi-hook", "update-ldcache", *folder_options]
-        edits["hooks"] = [{"hookName": "createContainer", "path": hook_path, "args": arguments}]
+        common_edits["hooks"] = [{"hookName": "createContainer", "path": hook_path, "args": arguments}]
     return {
         "cdiVersion": "0.6.0",
         "kind": CDI_KIND,
@@ -200,5 +200,5 @@ def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, o
             {"name": uuid, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
             for uuid, nodes in nodes_by_uuid
         ],
-        "containerEdits": edits,
+        "containerEdits": common_edits,
     }

@@ -90,14 +90,16 @@ class MockDevice(_Table):
     @classmethod
     def _check_subtypes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for subtype in value:
-            size, _, rest = subtype.partition("g-mig")
-            if subtype not in ("device", "shares") and (rest or not size.isdigit() or "g-mig" not in subtype):
+            memory_gb, _, trailing_text = subtype.partition("g-mig")
+            if subtype not in ("device", "shares") and (
+                trailing_text or not memory_gb.isdigit() or "g-mig" not in subtype
+            ):
                 raise ValueError(f"{subtype!r} is not device, shares or such as 10g-mig")
         if len(set(value)) != len(value):
             raise ValueError("a subtype occurs twice")
         return value
 
-    def expanded(self) -> list[MockDevice]:
+    def single_devices(self) -> list[MockDevice]:
         """Returns ``count`` devices, each with an id and a node of its own."""
         nodes = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
         return [
@@ -196,7 +198,7 @@ class Declaration(Control):
     def _check_consistent(self) -> Declaration:
         if sum(device.count for device in self.devices) > MAX_DEVICES:
             raise ValueError(f"more than {MAX_DEVICES} devices")
-        ids = [device.mother_uuid for device in self.expanded()]
+        ids = [device.mother_uuid for device in self.single_devices()]
         if len(ids) != len(set(ids)):
             raise ValueError("mother_uuid must be different for every device")
         for link in self.links:
@@ -204,18 +206,18 @@ class Declaration(Control):
                 raise ValueError(f"links: {link.a} and {link.b} are not two devices of this file")
         return self
 
-    def expanded(self) -> list[MockDevice]:
+    def single_devices(self) -> list[MockDevice]:
         """Returns every single device in order."""
-        return [device for declared in self.devices for device in declared.expanded()]
+        return [device for declared_device in self.devices for device in declared_device.single_devices()]
 
 
 def default_declaration(device_count: int = 4) -> Declaration:
     """Returns the declaration used if there is none: devices of 8 subprocessors and 2 GiB."""
-    declared = (
+    devices = (
         MockDevice(mother_uuid=f"00000000-0000-0000-0000-{number:012}", model_name="Mock Device", numa_node=0)
         for number in range(device_count)
     )
-    return Declaration(devices=tuple(declared))
+    return Declaration(devices=tuple(devices))
 
 
 def find_declaration(path: Path | None) -> Path | None:
@@ -243,9 +245,9 @@ def read_table(path: Path, model: type[M]) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        wrong = {key or "file": problem for key, problem in problems_of(e).items()}
-        problems = "; ".join(f"{key}: {problem}" for key, problem in wrong.items())
-        raise InvalidInput(f"{path}: {problems}", data=wrong) from None
+        problem_of_key = {key or "file": problem for key, problem in problems_of(e).items()}
+        problems = "; ".join(f"{key}: {problem}" for key, problem in problem_of_key.items())
+        raise InvalidInput(f"{path}: {problems}", data=problem_of_key) from None
 
 
 class MockSettings(PluginSettings):

@@ -28,26 +28,28 @@ POWER_CALLS = tuple(
     sorted({name for power in POWERS.values() for name in vars(power) if not name.startswith("_")} - {"watch_health"})
 )
 CALLS = (*PLUGIN_CALLS, *HOOKS, *POWER_CALLS, "watch_health")
-NAN = Decimal("NaN")
+NOT_A_NUMBER = Decimal("NaN")
 
 
-def _change_slots(change: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], list[ComputeDevice]]:
-    return lambda devices: [replace(device, slots=tuple(change(slot) for slot in device.slots)) for device in devices]
+def _change_slots(change_slot: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], list[ComputeDevice]]:
+    return lambda devices: [
+        replace(device, slots=tuple(change_slot(slot) for slot in device.slots)) for device in devices
+    ]
 
 
 def _with_value(value: float) -> Callable[[Sequence[Measurement]], list[Measurement]]:
     return lambda measurements: [replace(measurement, value=value) for measurement in measurements]
 
 
-_GENERATIONS = iter(range(1, 1 << 62))
+_ID_SUFFIXES = iter(range(1, 1 << 62))
 
-LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+ANSWER_CHANGES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "duplicate-ids": {"list_devices": lambda devices: [*devices, *devices]},
     "changed-ids": {
         "list_devices": lambda devices: [
-            replace(d, device_id=DeviceId(f"{d.device_id}.{generation}"))
-            for generation in [next(_GENERATIONS)]
-            for d in devices
+            replace(device, device_id=DeviceId(f"{device.device_id}.{id_suffix}"))
+            for id_suffix in [next(_ID_SUFFIXES)]
+            for device in devices
         ]
     },
     "unknown-slot": {
@@ -58,14 +60,16 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         "list_devices": _change_slots(lambda s: replace(s, amount=Decimal(-1))),
         "available_slots": lambda slots: dict.fromkeys(slots, Decimal(-1)),
         "gather_node_metrics": _with_value(-1.0),
-        "gather_workload_metrics": lambda by_kernel: {key: _with_value(-1.0)(old) for key, old in by_kernel.items()},
+        "gather_workload_metrics": lambda by_kernel: {
+            key: _with_value(-1.0)(measurements) for key, measurements in by_kernel.items()
+        },
     },
     "nan": {
-        "list_devices": _change_slots(lambda s: replace(s, amount=NAN)),
-        "available_slots": lambda slots: dict.fromkeys(slots, NAN),
+        "list_devices": _change_slots(lambda s: replace(s, amount=NOT_A_NUMBER)),
+        "available_slots": lambda slots: dict.fromkeys(slots, NOT_A_NUMBER),
         "gather_node_metrics": _with_value(math.nan),
         "gather_workload_metrics": lambda by_kernel: {
-            key: _with_value(math.nan)(old) for key, old in by_kernel.items()
+            key: _with_value(math.nan)(measurements) for key, measurements in by_kernel.items()
         },
     },
     "too-much": {"available_slots": lambda slots: {name: 1000 + amount for name, amount in slots.items()}},
@@ -93,7 +97,7 @@ BEHAVIOURS: Mapping[str, frozenset[str]] = {
     "defer": frozenset({"pre_create", "pre_terminate"}),
     "end": frozenset({"watch_health"}),
     "unknown-device": frozenset({"watch_health"}),
-    **{name: frozenset(lies) - {"watch_health"} for name, lies in LIES.items()},
+    **{name: frozenset(calls_and_changes) - {"watch_health"} for name, calls_and_changes in ANSWER_CHANGES.items()},
 }
 """Maps each behaviour to the calls that it applies to."""
 NEEDS_ISOLATION = frozenset({"block", "exit"})
@@ -132,21 +136,23 @@ class FaultSchedule:
         self._faults: list[Fault] = []
         self._counts: list[int] = []
 
-    def objection(self, faults: Sequence[Fault]) -> str | None:
+    def describe_refused_fault(self, faults: Sequence[Fault]) -> str | None:
         """Returns a description of the first fault that would harm the agent, or None if there is none."""
-        refused = [fault.behaviour for fault in faults if fault.behaviour in NEEDS_ISOLATION and not self._isolated]
-        if not refused:
+        refused_behaviours = [
+            fault.behaviour for fault in faults if fault.behaviour in NEEDS_ISOLATION and not self._isolated
+        ]
+        if not refused_behaviours:
             return None
         return (
-            f"faults: {refused[0]} is only for a plugin in a process of its own; "
+            f"faults: {refused_behaviours[0]} is only for a plugin in a process of its own; "
             "allow ai.backend.accelerator.mock.isolated instead of ai.backend.accelerator.mock"
         )
 
-    def set(self, faults: Sequence[Fault]) -> None:
+    def replace_all(self, faults: Sequence[Fault]) -> None:
         """Replaces all faults and resets their counts."""
         self._faults, self._counts = list(faults), [0] * len(faults)
 
-    def pick(self, call: str, devices: Collection[str] = ()) -> Fault | None:
+    def take_fault(self, call: str, devices: Collection[str] = ()) -> Fault | None:
         """Returns the fault in force for a call, and counts the call."""
         for position, fault in enumerate(self._faults):
             if fault.call != call or (fault.device is not None and fault.device not in devices):
@@ -157,19 +163,19 @@ class FaultSchedule:
                 return fault
         return None
 
-    async def run(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
+    async def run_call(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
         """Runs a call of the plugin, changed by the call's fault if there is one."""
-        fault = self.pick(call, devices)
+        fault = self.take_fault(call, devices)
         if fault is None:
             return await make()
-        if fault.behaviour in LIES:
-            lie: R = LIES[fault.behaviour][call](await make())
-            return lie
-        await act(fault)
+        if fault.behaviour in ANSWER_CHANGES:
+            changed_answer: R = ANSWER_CHANGES[fault.behaviour][call](await make())
+            return changed_answer
+        await execute_fault(fault)
         return await make()
 
 
-async def act(fault: Fault) -> None:
+async def execute_fault(fault: Fault) -> None:
     """Executes a fault that delays, blocks, ends or fails a call, rather than changing its answer. Returns only for
     ``slow`` and ``block``. Raises CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault
     says.

@@ -45,9 +45,9 @@ class Script(BaseModel):
             raise ValueError("high: less than low")
         return self
 
-    def at(self, at: float) -> float:
+    def value_at(self, unix_time: float) -> float:
         """Returns the curve's value at a Unix time."""
-        phase = at / self.period % 1.0
+        phase = unix_time / self.period % 1.0
         match self.kind:
             case "ramp":
                 return self.low + (self.high - self.low) * phase
@@ -57,12 +57,12 @@ class Script(BaseModel):
                 return self.values[min(int(phase * len(self.values)), len(self.values) - 1)]
 
     @property
-    def top(self) -> float:
+    def highest_value(self) -> float:
         """Returns the highest value that the script reaches."""
         return max(self.values) if self.values else self.high
 
 
-def load_at(unix_time: float, rank: int, device_count: int) -> float:
+def simulated_load(unix_time: float, rank: int, device_count: int) -> float:
     """Returns a device's simulated load from 0 to 1, a wave of one minute. Each device's wave is later than the one
     before.
     """
@@ -70,7 +70,9 @@ def load_at(unix_time: float, rank: int, device_count: int) -> float:
     return 1.0 - abs(2.0 * phase - 1.0)
 
 
-def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float) -> dict[str, float]:
+def simulated_readings(
+    device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float
+) -> dict[str, float]:
     """Returns the readings of a device from its scripts, and values without a script from its load."""
     result = {
         "mem": device_load * memory * 0.9,
@@ -78,23 +80,25 @@ def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], u
         "power": 30.0 + device_load * 220.0,
         "temperature": 35.0 + device_load * 45.0,
     }
-    result |= {name: script.at(unix_time) for name, script in scripts.items()}
+    result |= {name: script.value_at(unix_time) for name, script in scripts.items()}
     return {**result, "mem": min(result["mem"], memory), "util": min(result["util"], 100.0)}
 
 
-def of_device(
+def device_measurements(
     prefix: str, device_id: DeviceId, values: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
 ) -> list[Measurement]:
     """Returns the four metrics of one device. If a script exceeds the usual limit of power or temperature, the limit is
     raised.
     """
-    limits = {"power": 300.0, "temperature": 95.0}
-    limits |= {name: max(limit, scripts[name].top) for name, limit in limits.items() if name in scripts}
+    limit_of_metric = {"power": 300.0, "temperature": 95.0}
+    limit_of_metric |= {
+        name: max(limit, scripts[name].highest_value) for name, limit in limit_of_metric.items() if name in scripts
+    }
     metrics = (
         ("mem", "bytes", memory),
         ("util", "percent", 100.0),
-        ("power", "watt", limits["power"]),
-        ("temperature", "celsius", limits["temperature"]),
+        ("power", "watt", limit_of_metric["power"]),
+        ("temperature", "celsius", limit_of_metric["temperature"]),
     )
     return [
         Measurement(
@@ -109,7 +113,7 @@ def of_device(
     ]
 
 
-def of_parts(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
+def usage_measurements(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
     """Returns the memory and the utilisation of a workload. ``parts`` are (readings of a device, its memory, the held
     share).
     """

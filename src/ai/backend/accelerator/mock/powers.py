@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ai.backend.accelerator.mock.declaration import MockDevice
-from ai.backend.accelerator.mock.faults import act
-from ai.backend.accelerator.mock.state import MockState, faulted, slice_of
+from ai.backend.accelerator.mock.faults import execute_fault
+from ai.backend.accelerator.mock.state import MockState, slice_slot_name, with_faults
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import DeviceId
@@ -30,29 +30,29 @@ def _changing_device(
     state.
     """
 
-    @faulted
+    @with_faults
     @wraps(change_device)
-    async def call(self: Any, device_id: DeviceId, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        device = self.board.devices.get(device_id)
+    async def call_with_device(self: Any, device_id: DeviceId, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        device = self.mock_state.devices.get(device_id)
         if device is None:
             raise NotFound(f"the mock accelerator has no device {device_id}")
         result = change_device(self, device, *args, **kwargs)
-        self.board.save()
+        self.mock_state.save()
         return result
 
-    return call
+    return call_with_device
 
 
 class SimulatedPowers:
     """Implements Partitionable, Programmable, PowerControllable, Attachable, HealthWatching and CdiProvider."""
 
-    board: MockState
+    mock_state: MockState
 
     def _check_unused(self, device_id: str) -> None:
         partitions = [
-            holder_id for holder_id, (parent, _) in self.board.hardware.partitions.items() if parent == device_id
+            holder_id for holder_id, (parent, _) in self.mock_state.hardware.partitions.items() if parent == device_id
         ]
-        if any(self.board.hardware.in_use.get(holder_id) for holder_id in (device_id, *partitions)):
+        if any(self.mock_state.hardware.in_use.get(holder_id) for holder_id in (device_id, *partitions)):
             raise Conflict(f"the device {device_id} is in use")
 
     @_changing_device
@@ -60,7 +60,7 @@ class SimulatedPowers:
         return [
             PartitionProfile(
                 name=profile.name,
-                slot_name=self.board.slot_name(slice_of(profile.memory_size)),
+                slot_name=self.mock_state.slot_name(slice_slot_name(profile.memory_size)),
                 memory_size=profile.memory_size,
                 available=self._remaining(device, profile.name),
             )
@@ -72,103 +72,117 @@ class SimulatedPowers:
         left.
         """
         profiles = {partition.name: partition for partition in device.partitions}
-        existing = [name for parent, name in self.board.hardware.partitions.values() if parent == device.mother_uuid]
-        remaining = device.memory_size - sum(profiles[name].memory_size for name in existing if name in profiles)
-        size = profiles[profile]
-        return max(0, min(size.max - existing.count(profile), remaining // size.memory_size))
+        existing_profiles = [
+            name for parent, name in self.mock_state.hardware.partitions.values() if parent == device.mother_uuid
+        ]
+        free_bytes = device.memory_size - sum(
+            profiles[name].memory_size for name in existing_profiles if name in profiles
+        )
+        chosen_profile = profiles[profile]
+        return max(
+            0, min(chosen_profile.max - existing_profiles.count(profile), free_bytes // chosen_profile.memory_size)
+        )
 
     @_changing_device
     def create_partition(self, device: MockDevice, profile: str) -> DeviceId:
         if all(partition.name != profile for partition in device.partitions):
             raise NotFound(f"the device {device.mother_uuid} has no profile {profile}")
-        if self.board.hardware.in_use.get(device.mother_uuid):
+        if self.mock_state.hardware.in_use.get(device.mother_uuid):
             raise Conflict(f"the device {device.mother_uuid} is in use")
         if self._remaining(device, profile) < 1:
             raise Conflict(f"the device {device.mother_uuid} has no room for another {profile}")
-        names = (f"{device.mother_uuid}/{profile}/{number}" for number in range(64))
-        partition_id = DeviceId(next(name for name in names if name not in self.board.hardware.partitions))
-        self.board.hardware.partitions[partition_id] = [device.mother_uuid, profile]
+        possible_ids = (f"{device.mother_uuid}/{profile}/{number}" for number in range(64))
+        partition_id = DeviceId(next(name for name in possible_ids if name not in self.mock_state.hardware.partitions))
+        self.mock_state.hardware.partitions[partition_id] = [device.mother_uuid, profile]
         return partition_id
 
-    @faulted
+    @with_faults
     async def destroy_partition(self, partition_id: DeviceId) -> None:
-        if self.board.hardware.in_use.get(partition_id):
+        if self.mock_state.hardware.in_use.get(partition_id):
             raise Conflict(f"the partition {partition_id} is in use")
-        self.board.hardware.partitions.pop(partition_id, None)
-        self.board.save()
+        self.mock_state.hardware.partitions.pop(partition_id, None)
+        self.mock_state.save()
 
     @_changing_device
     def program(self, device: MockDevice, image: str) -> None:
         if not image.startswith("/") or not image.endswith(".bit"):
             raise InvalidInput(f"{image!r:.200} is no image for the mock accelerator; it takes /....bit")
-        self.board.hardware.images[device.mother_uuid] = image
+        self.mock_state.hardware.images[device.mother_uuid] = image
 
     @_changing_device
     def programmed_image(self, device: MockDevice) -> str | None:
-        return self.board.hardware.images.get(device.mother_uuid)
+        return self.mock_state.hardware.images.get(device.mother_uuid)
 
     @_changing_device
     def power_on(self, device: MockDevice) -> None:
-        self.board.hardware.off = [off_id for off_id in self.board.hardware.off if off_id != device.mother_uuid]
+        self.mock_state.hardware.off = [
+            off_id for off_id in self.mock_state.hardware.off if off_id != device.mother_uuid
+        ]
 
     @_changing_device
     def power_off(self, device: MockDevice) -> None:
         self._check_unused(device.mother_uuid)
-        self.board.hardware.off = sorted({*self.board.hardware.off, device.mother_uuid})
+        self.mock_state.hardware.off = sorted({*self.mock_state.hardware.off, device.mother_uuid})
 
     @_changing_device
     def reset(self, device: MockDevice) -> None:
         self._check_unused(device.mother_uuid)
-        self.board.hardware.images.pop(device.mother_uuid, None)
-        self.board.hardware.resets[device.mother_uuid] = self.board.hardware.resets.get(device.mother_uuid, 0) + 1
+        self.mock_state.hardware.images.pop(device.mother_uuid, None)
+        self.mock_state.hardware.resets[device.mother_uuid] = (
+            self.mock_state.hardware.resets.get(device.mother_uuid, 0) + 1
+        )
 
-    @faulted
+    @with_faults
     async def attachable_devices(self) -> Sequence[DeviceId]:
-        attached = self.board.hardware.attached
+        attached_ids = self.mock_state.hardware.attached
         return [
             DeviceId(uuid)
-            for uuid, device in self.board.devices.items()
-            if not device.is_attached and uuid not in attached
+            for uuid, device in self.mock_state.devices.items()
+            if not device.is_attached and uuid not in attached_ids
         ]
 
     @_changing_device
     def attach(self, device: MockDevice) -> None:
         if not device.is_attached:
-            self.board.hardware.attached = sorted({*self.board.hardware.attached, device.mother_uuid})
+            self.mock_state.hardware.attached = sorted({*self.mock_state.hardware.attached, device.mother_uuid})
 
-    @faulted
+    @with_faults
     async def detach(self, device_id: DeviceId) -> None:
-        device = self.board.devices.get(device_id)
+        device = self.mock_state.devices.get(device_id)
         if device is None:
             return
         self._check_unused(device_id)
         if device.is_attached:
             raise Conflict(f"the device {device_id} is built in")
-        self.board.hardware.attached = [name for name in self.board.hardware.attached if name != device_id]
-        self.board.save()
+        self.mock_state.hardware.attached = [name for name in self.mock_state.hardware.attached if name != device_id]
+        self.mock_state.save()
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        fault = self.board.panel.faults.pick("watch_health")
+        fault = self.mock_state.panel.faults.take_fault("watch_health")
         if fault is not None:
             if fault.behaviour == "end":
                 return
             if fault.behaviour == "unknown-device":
                 yield DeviceHealthChange(device_id=UNKNOWN_DEVICE, health=DeviceHealth.UNHEALTHY, reason=fault.message)
             else:
-                await act(fault)
-        reported_healths = {device.device_id: (device.health, device.health_reason) for device in self.board.present()}
+                await execute_fault(fault)
+        reported_healths = {
+            device.device_id: (device.health, device.health_reason) for device in self.mock_state.present_devices()
+        }
         while True:
             await asyncio.sleep(WATCH_S)
-            self.board.panel.refresh()
-            healths = {device.device_id: (device.health, device.health_reason) for device in self.board.present()}
-            for device_id, (health, reason) in healths.items():
+            self.mock_state.panel.refresh()
+            current_healths = {
+                device.device_id: (device.health, device.health_reason) for device in self.mock_state.present_devices()
+            }
+            for device_id, (health, reason) in current_healths.items():
                 if reported_healths.get(device_id) != (health, reason):
                     yield DeviceHealthChange(device_id=device_id, health=health, reason=reason)
-            reported_healths = healths
+            reported_healths = current_healths
 
-    @faulted
+    @with_faults
     async def cdi_spec(self) -> Mapping[str, Any]:
-        devices = [device for device in self.board.present() if device.health is DeviceHealth.HEALTHY]
+        devices = [device for device in self.mock_state.present_devices() if device.health is DeviceHealth.HEALTHY]
         return {
             "cdiVersion": "0.6.0",
             "kind": CDI_KIND,

@@ -108,21 +108,23 @@ def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping
     """Returns the links of each device by device id, in the order of the devices. Links to peers that are not among
     ``devices`` are left out.
     """
-    ranks = {device.mother_uuid: rank for rank, device in enumerate(declaration.expanded())}
+    ranks = {device.mother_uuid: rank for rank, device in enumerate(declaration.single_devices())}
     declared_links = {frozenset((link.a, link.b)): link for link in declaration.links}
-    shape = _TOPOLOGIES.get(declaration.topology or "")
+    kind_of_link = _TOPOLOGIES.get(declaration.topology or "")
 
     def between(device: MockDevice, peer: MockDevice) -> DeviceLink | None:
         link = declared_links.get(frozenset((device.mother_uuid, peer.mother_uuid)))
         peer_id = DeviceId(peer.mother_uuid)
         if link is not None:
             return DeviceLink(peer=peer_id, kind=link.kind, bandwidth_gib_s=link.bandwidth)
-        if shape is None:
+        if kind_of_link is None:
             return None
-        kind = shape(ranks[device.mother_uuid], ranks[peer.mother_uuid])
-        if kind is LinkKind.NUMA and device.node != peer.node:
-            kind = LinkKind.SYSTEM
-        return DeviceLink(peer=peer_id, kind=kind, bandwidth_gib_s=NVLINK_GIB_S if kind is LinkKind.DIRECT else None)
+        link_kind = kind_of_link(ranks[device.mother_uuid], ranks[peer.mother_uuid])
+        if link_kind is LinkKind.NUMA and device.node != peer.node:
+            link_kind = LinkKind.SYSTEM
+        return DeviceLink(
+            peer=peer_id, kind=link_kind, bandwidth_gib_s=NVLINK_GIB_S if link_kind is LinkKind.DIRECT else None
+        )
 
     return {
         device.mother_uuid: tuple(
@@ -133,7 +135,7 @@ def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping
 
 
 log = logging.getLogger(__name__)
-ALL = "*"
+ALL_DEVICES = "*"
 
 
 class ControlPanel:
@@ -147,7 +149,7 @@ class ControlPanel:
         self._declaration = declaration
         self._source = source
         self._path = path
-        self._known = frozenset(device.mother_uuid for device in declaration.expanded())
+        self._known = frozenset(device.mother_uuid for device in declaration.single_devices())
         self._stamp: tuple[int, ...] | None = ()
         self._unhealthy: dict[str, str] = {}
         self.faults = faults
@@ -157,14 +159,18 @@ class ControlPanel:
         """Loads the control file. Raises InvalidInput or PluginError for wrong content, which changes nothing."""
         self._stamp = self._read_stamp()
         control = read_table(self._path, Control) if self._path is not None and self._stamp is not None else Control()
-        for source, table in ((self._source, self._declaration), (self._path, control)):
-            unknown = [name for name in table.unhealthy if name != ALL and name.partition("/")[0] not in self._known]
+        for source_path, table in ((self._source, self._declaration), (self._path, control)):
+            unknown_names = [
+                name for name in table.unhealthy if name != ALL_DEVICES and name.partition("/")[0] not in self._known
+            ]
             problem = (
-                f"unhealthy: there is no device {unknown[0]!r}" if unknown else self.faults.objection(table.faults)
+                f"unhealthy: there is no device {unknown_names[0]!r}"
+                if unknown_names
+                else self.faults.describe_refused_fault(table.faults)
             )
             if problem:
-                raise InvalidInput(f"{source or 'the declaration'}: {problem}")
-        self.faults.set((*control.faults, *self._declaration.faults))
+                raise InvalidInput(f"{source_path or 'the declaration'}: {problem}")
+        self.faults.replace_all((*control.faults, *self._declaration.faults))
         unhealthy = {**self._declaration.unhealthy, **control.unhealthy}
         self._unhealthy = unhealthy
         self.problem = ""
@@ -181,17 +187,17 @@ class ControlPanel:
 
     def failure(self, *device_ids: str) -> str | None:
         """Returns the reason why one of these devices counts as failed, or None if all are healthy."""
-        for name in (*device_ids, ALL):
+        for name in (*device_ids, ALL_DEVICES):
             if name in self._unhealthy:
                 return self._unhealthy[name] or "switched to unhealthy"
         return None
 
     def _read_stamp(self) -> tuple[int, ...] | None:
         try:
-            version = self._path.stat() if self._path is not None else None
+            file_status = self._path.stat() if self._path is not None else None
         except OSError:
-            version = None
-        return (version.st_mtime_ns, version.st_size, version.st_ino) if version is not None else None
+            file_status = None
+        return (file_status.st_mtime_ns, file_status.st_size, file_status.st_ino) if file_status is not None else None
 
 
 P = ParamSpec("P")
@@ -201,20 +207,20 @@ _DEVICE_GROUP = "whole"
 """The exclusive group of all slots that one device offers."""
 
 
-def slice_of(memory_size: int) -> str:
+def slice_slot_name(memory_size: int) -> str:
     """Returns the name of a slice's slot after the dot, which has its memory in GiB (peer facts 2.4)."""
     return f"device:{max(1, memory_size >> 30)}g-mig"
 
 
-def faulted(method: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+def with_faults(method: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Wraps a method of the plugin so that the faults in force change its result."""
 
     @wraps(method)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        board: MockState = args[0].board  # type: ignore[attr-defined]  # of the plugin
-        return await board.faulted(method.__name__, lambda: method(*args, **kwargs))
+    async def call_with_faults(*args: P.args, **kwargs: P.kwargs) -> R:
+        mock_state: MockState = args[0].mock_state  # type: ignore[attr-defined]  # of the plugin
+        return await mock_state.run_with_faults(method.__name__, lambda: method(*args, **kwargs))
 
-    return call
+    return call_with_faults
 
 
 class MockState:
@@ -229,9 +235,11 @@ class MockState:
 
     def _use_declaration(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        mask = self.settings.device_mask
+        masked_ids = self.settings.device_mask
         self.devices = {
-            device.mother_uuid: device for device in declaration.expanded() if device.mother_uuid not in mask
+            device.mother_uuid: device
+            for device in declaration.single_devices()
+            if device.mother_uuid not in masked_ids
         }
         self._links = links_of(declaration, list(self.devices.values()))
         self._ranks = {device_id: rank for rank, device_id in enumerate(self.devices)}
@@ -242,8 +250,8 @@ class MockState:
         path = find_declaration(self.settings.config_path) if self._preset is None else None
         if path is not None:
             self._use_declaration(read_table(path, Declaration))
-        control = self.settings.control_path or (path.with_name(CONTROL_NAME) if path is not None else None)
-        self.panel = ControlPanel(self.declaration, control, self.faults, source=path)
+        control_path = self.settings.control_path or (path.with_name(CONTROL_NAME) if path is not None else None)
+        self.panel = ControlPanel(self.declaration, control_path, self.faults, source=path)
         self.panel.load()
         self.hardware = Hardware.load(self.settings.state_path)
 
@@ -251,10 +259,10 @@ class MockState:
         """Stores the state of the hardware. Raises PluginError."""
         self.hardware.save(self.settings.state_path)
 
-    async def faulted(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
+    async def run_with_faults(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
         """Runs a call of the plugin, changed by the faults in force."""
         self.panel.refresh()
-        return await self.faults.run(call, make, devices)
+        return await self.faults.run_call(call, make, devices)
 
     def rank(self, device_id: str) -> tuple[int, str]:
         """Returns the position of a device or partition in the order of the declaration."""
@@ -266,9 +274,9 @@ class MockState:
     def subtypes(self) -> tuple[str, ...]:
         """Returns every subtype that can be offered under any settings."""
         names = dict.fromkeys(("device", "shares"))
-        for device in self.declaration.expanded():
+        for device in self.declaration.single_devices():
             names |= dict.fromkeys(self._offered_subtypes(device))
-            names |= dict.fromkeys(slice_of(partition.memory_size) for partition in device.partitions)
+            names |= dict.fromkeys(slice_slot_name(partition.memory_size) for partition in device.partitions)
         return tuple(names)
 
     def is_fractional(self) -> bool:
@@ -278,9 +286,9 @@ class MockState:
 
     def _offered_subtypes(self, device: MockDevice) -> tuple[str, ...]:
         if device.offers:
-            return tuple(f"device:{offer}" if offer.endswith("g-mig") else offer for offer in device.offers)
+            return tuple(f"device:{subtype}" if subtype.endswith("g-mig") else subtype for subtype in device.offers)
         if device.is_mig_device:
-            return (slice_of(device.memory_size),)
+            return (slice_slot_name(device.memory_size),)
         return ("device" if self.settings.allocation_mode == "discrete" else "shares",)
 
     def _slot(self, device: MockDevice, subtype: str) -> DeviceSlot:
@@ -296,19 +304,24 @@ class MockState:
         slot_type = SlotType.COUNT if subtype == "device" else SlotType.UNIQUE
         return DeviceSlot(slot_name=name, slot_type=slot_type, amount=ONE, exclusive_group=group)
 
-    def present(self) -> list[ComputeDevice]:
+    def present_devices(self) -> list[ComputeDevice]:
         """Returns every attached device and its partitions."""
         devices = []
         for rank, device in enumerate(self.devices.values()):
             if not device.is_attached and device.mother_uuid not in self.hardware.attached:
                 continue
-            whole = self._whole_device(rank, device)
-            parts = self._partition_devices(whole, device)
-            if parts:
-                whole = replace(whole, slots=tuple(replace(slot, amount=Decimal(0)) for slot in whole.slots))
-            devices += [whole, *parts]
-        present_ids = {each.device_id for each in devices}
-        return [replace(each, links=tuple(link for link in each.links if link.peer in present_ids)) for each in devices]
+            whole_device = self._whole_device(rank, device)
+            partition_devices = self._partition_devices(whole_device, device)
+            if partition_devices:
+                whole_device = replace(
+                    whole_device, slots=tuple(replace(slot, amount=Decimal(0)) for slot in whole_device.slots)
+                )
+            devices += [whole_device, *partition_devices]
+        present_ids = {present_device.device_id for present_device in devices}
+        return [
+            replace(present_device, links=tuple(link for link in present_device.links if link.peer in present_ids))
+            for present_device in devices
+        ]
 
     def _health(self, device: MockDevice, *names: str) -> tuple[DeviceHealth, str]:
         reason = self.panel.failure(*names, device.mother_uuid)
@@ -356,33 +369,33 @@ class MockState:
             slots=tuple(self._slot(device, subtype) for subtype in self._offered_subtypes(device)),
         )
 
-    def _partition_devices(self, whole: ComputeDevice, device: MockDevice) -> list[ComputeDevice]:
+    def _partition_devices(self, whole_device: ComputeDevice, device: MockDevice) -> list[ComputeDevice]:
         profiles = {partition.name: partition for partition in device.partitions}
-        made = sorted(
+        named_profiles = sorted(
             (name, profile)
             for name, (parent, profile) in self.hardware.partitions.items()
             if parent == device.mother_uuid and profile in profiles
         )
         return [
-            self._partition_device(rank, name, profiles[profile], whole, device)
-            for rank, (name, profile) in enumerate(made)
+            self._partition_device(rank, name, profiles[profile], whole_device, device)
+            for rank, (name, profile) in enumerate(named_profiles)
         ]
 
     def _partition_device(
-        self, rank: int, name: str, profile: Partition, whole: ComputeDevice, device: MockDevice
+        self, rank: int, name: str, profile: Partition, whole_device: ComputeDevice, device: MockDevice
     ) -> ComputeDevice:
         health, reason = self._health(device, name)
         slot = DeviceSlot(
-            slot_name=self.slot_name(slice_of(profile.memory_size)), slot_type=SlotType.UNIQUE, amount=ONE
+            slot_name=self.slot_name(slice_slot_name(profile.memory_size)), slot_type=SlotType.UNIQUE, amount=ONE
         )
         return replace(
-            whole,
+            whole_device,
             device_id=DeviceId(name),
-            parent_id=whole.device_id,
-            hw_location=f"{whole.hw_location}.{rank}",
+            parent_id=whole_device.device_id,
+            hw_location=f"{whole_device.hw_location}.{rank}",
             memory_size=profile.memory_size,
             processing_units=profile.subproc_count,
-            model_name=f"{whole.model_name} {profile.name}",
+            model_name=f"{whole_device.model_name} {profile.name}",
             health=health,
             health_reason=reason,
             memory_spec=MemorySpec(total_memory=profile.memory_size, memory_type=device.memory_type),

@@ -92,26 +92,30 @@ class RocmPlugin(TreePlugin):
         """Returns a config that names the GPUs by unique id, if each is whole and has one, and by number otherwise. In
         a container numbers begin anew: ROCr counts the GPUs that it can open.
         """
-        ids = [scanned.device.device_id for scanned in held]
-        by_id = all(name.startswith("GPU-") for name in ids) and all(gpu.fields["partitions"] == "1" for gpu in held)
+        device_ids = [scanned.device.device_id for scanned in held]
+        names_ids = all(device_id.startswith("GPU-") for device_id in device_ids) and all(
+            gpu.fields["partitions"] == "1" for gpu in held
+        )
         ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]
         return WorkloadConfig(
             env_vars={
-                "ROCR_VISIBLE_DEVICES": ",".join(ids if by_id else map(str, ranks)),
+                "ROCR_VISIBLE_DEVICES": ",".join(device_ids if names_ids else map(str, ranks)),
                 "HIP_VISIBLE_DEVICES": ",".join(str(rank) for rank in range(len(held))),
             },
-            resource_data={"ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{name}" for rank, name in enumerate(ids))},
+            resource_data={
+                "ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{device_id}" for rank, device_id in enumerate(device_ids))
+            },
         )
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         """Reads the sensors of each GPU once: its partitions share them."""
-        raw: list[Raw] = []
+        readings: list[Raw] = []
         measured_gpus: set[str] = set()
         for device in scanned:
             if device.fields["pci"] not in measured_gpus:
                 measured_gpus.add(device.fields["pci"])
-                raw += self._gpu_readings(device)
-        return raw
+                readings += self._gpu_readings(device)
+        return readings
 
     def _gpu_readings(self, scanned: ScannedDevice) -> Sequence[Raw]:
         pci = pci_at(self.tree, scanned.fields["pci"])
@@ -119,28 +123,28 @@ class RocmPlugin(TreePlugin):
             return ()
         hwmon = next(iter(self.tree.glob(f"{pci.path}/hwmon/hwmon*")), f"{pci.path}/hwmon")
 
-        def first(*names: str) -> float | None:
-            values = (self.tree.value(name) for name in names)
+        def first_value(*paths: str) -> float | None:
+            values = (self.tree.value(path) for path in paths)
             return next((value for value in values if value is not None), None)
 
         sensors = (
-            ("mem", "bytes", 1.0, f"{pci.path}/mem_info_vram_used", first(f"{pci.path}/mem_info_vram_total")),
+            ("mem", "bytes", 1.0, f"{pci.path}/mem_info_vram_used", first_value(f"{pci.path}/mem_info_vram_total")),
             ("util", "percent", 1.0, f"{pci.path}/gpu_busy_percent", 100.0),
-            ("power", "watt", 1e-6, f"{hwmon}/power1_average", first(f"{hwmon}/power1_cap")),
-            ("temperature", "celsius", 1e-3, f"{hwmon}/temp1_input", first(f"{hwmon}/temp1_crit")),
+            ("power", "watt", 1e-6, f"{hwmon}/power1_average", first_value(f"{hwmon}/power1_cap")),
+            ("temperature", "celsius", 1e-3, f"{hwmon}/temp1_input", first_value(f"{hwmon}/temp1_crit")),
         )
-        fallback = {"power": f"{hwmon}/power1_input", "temperature": f"{hwmon}/temp2_input"}
+        fallback_path_of = {"power": f"{hwmon}/power1_input", "temperature": f"{hwmon}/temp2_input"}
         return [
             Raw(
                 key=f"rocm_{key}",
                 device_id=scanned.device.device_id,
-                value=value * scale,
+                value=value * factor,
                 unit=unit,
-                capacity=capacity * scale if capacity is not None else None,
+                capacity=capacity * factor if capacity is not None else None,
                 together="max" if unit == "celsius" else "sum",
             )
-            for key, unit, scale, path, capacity in sensors
-            if (value := first(path, fallback.get(key, path))) is not None
+            for key, unit, factor, path, capacity in sensors
+            if (value := first_value(path, fallback_path_of.get(key, path))) is not None
         ]
 
     async def gather_process_metrics(
@@ -155,18 +159,18 @@ class RocmPlugin(TreePlugin):
         }
 
     async def get_node_info(self) -> NodeInfo:
-        def work() -> NodeInfo:
-            listed = list(gpus(self.tree))
-            modes = {
+        def read_info() -> NodeInfo:
+            listed_gpus = list(gpus(self.tree))
+            mode_of_gpu = {
                 f"compute_partition.{address}": mode
-                for address in dict.fromkeys(gpu.address for gpu in listed)
+                for address in dict.fromkeys(gpu.address for gpu in listed_gpus)
                 if (pci := pci_at(self.tree, address)) is not None
                 and (mode := self.tree.text(f"{pci.path}/current_compute_partition")) is not None
             }
             return NodeInfo(
                 driver_version=self.tree.text("/sys/module/amdgpu/version"),
                 runtime_version=self._rocm_version(),
-                extra={**modes, "gfx": ", ".join(dict.fromkeys(gpu.gfx for gpu in listed))},
+                extra={**mode_of_gpu, "gfx": ", ".join(dict.fromkeys(gpu.gfx for gpu in listed_gpus))},
             )
 
-        return await self.reading(work)
+        return await self.reading(read_info)

@@ -134,7 +134,7 @@ def gfx_name(version: int) -> str:
 
 
 def gpus(tree: Tree) -> Iterator[KfdGpu]:
-    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, its number is not."""
+    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, but keeps its number."""
     rank = 0
     for name in tree.names(f"{TOPOLOGY}/nodes"):
         path = f"{TOPOLOGY}/nodes/{name}"
@@ -144,13 +144,15 @@ def gpus(tree: Tree) -> Iterator[KfdGpu]:
         properties = _properties_or_nothing(tree, f"{path}/properties")
         if gpu_id or (gpu_id is None and properties.get("simd_count")):
             if properties:
-                yield _parsed_gpu(tree, path, properties, rank, int(gpu_id or 0))
+                yield _parse_gpu(tree, path, properties, rank, int(gpu_id or 0))
             rank += 1
 
 
-def _parsed_gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
+def _parse_gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
     location = values.get("location_id", 0)
-    banks = [_properties_or_nothing(tree, bank) for bank in tree.glob(f"{path}/mem_banks/*/properties")]
+    memory_banks = [
+        _properties_or_nothing(tree, memory_bank) for memory_bank in tree.glob(f"{path}/mem_banks/*/properties")
+    ]
     links = [_properties_or_nothing(tree, link) for link in tree.glob(f"{path}/io_links/*/properties")]
     return KfdGpu(
         node=int(path.rpartition("/")[2]),
@@ -162,7 +164,11 @@ def _parsed_gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu
         gfx=gfx_name(values.get("gfx_target_version", 0)),
         units=values.get("simd_count", 0) // max(1, values.get("simd_per_cu", 1)),
         xcc=values.get("num_xcc", 1),
-        memory=sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_HEAP_TYPES),
+        memory=sum(
+            memory_bank.get("size_in_bytes", 0)
+            for memory_bank in memory_banks
+            if memory_bank.get("heap_type") in _LOCAL_HEAP_TYPES
+        ),
         device=values.get("device_id", 0),
         links=tuple(
             IoLink(link["node_to"], link.get("type", 0), link.get("max_bandwidth", 0))
@@ -181,12 +187,17 @@ def _properties_or_nothing(tree: Tree, path: str) -> dict[str, int]:
 
 def process_memory(tree: Tree, pid: int) -> Mapping[int, int]:
     """Returns by gpu_id the bytes of GPU memory that a process uses. It is empty for a process that uses no GPU."""
-    base = f"{PROCESSES}/{pid}"
+    process_folder = f"{PROCESSES}/{pid}"
     by_gpu = {}
-    for name in tree.names(base):
+    for name in tree.names(process_folder):
         gpu_id = name.removeprefix("vram_")
-        if gpu_id != name and gpu_id.isdecimal() and (used := tree.value(f"{base}/{name}")) is not None and used >= 0:
-            by_gpu[int(gpu_id)] = int(used)
+        if (
+            gpu_id != name
+            and gpu_id.isdecimal()
+            and (used_bytes := tree.value(f"{process_folder}/{name}")) is not None
+            and used_bytes >= 0
+        ):
+            by_gpu[int(gpu_id)] = int(used_bytes)
     return by_gpu
 
 
@@ -198,20 +209,20 @@ _PARTITION_COUNTS: Mapping[str, int] = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
 _MB_IN_GIB = 1_000_000 / 2**30
 
 
-def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
+def device_ids(listed_gpus: Sequence[KfdGpu]) -> dict[int, DeviceId]:
     """Returns the device id of each KFD node: ``GPU-<unique id>`` as ROCr names it. Further partitions have a number,
     ``GPU-<unique id>.1``. A GPU without a unique id, or with that of another one, is named by its PCI address.
     """
-    owners: dict[int, set[str]] = {}
-    for gpu in listed:
-        owners.setdefault(gpu.unique_id, set()).add(gpu.address)
+    addresses_of_id: dict[int, set[str]] = {}
+    for gpu in listed_gpus:
+        addresses_of_id.setdefault(gpu.unique_id, set()).add(gpu.address)
     ids_by_node: dict[int, DeviceId] = {}
-    part_number: dict[str, int] = {}
-    for gpu in listed:
-        is_only = gpu.unique_id and len(owners[gpu.unique_id]) == 1
+    last_index_of_gpu: dict[str, int] = {}
+    for gpu in listed_gpus:
+        is_only = gpu.unique_id and len(addresses_of_id[gpu.unique_id]) == 1
         gpu_name = f"GPU-{gpu.unique_id:016x}" if is_only else gpu.address
-        part = part_number[gpu_name] = part_number.get(gpu_name, -1) + 1
-        ids_by_node[gpu.node] = DeviceId(f"{gpu_name}.{part}" if part else gpu_name)
+        partition_index = last_index_of_gpu[gpu_name] = last_index_of_gpu.get(gpu_name, -1) + 1
+        ids_by_node[gpu.node] = DeviceId(f"{gpu_name}.{partition_index}" if partition_index else gpu_name)
     return ids_by_node
 
 
@@ -219,25 +230,27 @@ def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> lis
     """Returns every GPU, or every partition of a GPU that is cut. ``max_uncorrectable``: uncorrectable memory errors
     that a healthy GPU may have; ``rocm_version``: for the variant properties.
     """
-    listed = list(gpus(tree))
-    ids = device_ids(listed)
-    pci_functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
-    places = {ids[gpu.node]: pci for gpu in listed if (pci := pci_functions[gpu.address]) is not None}
-    parts = {address: sum(1 for gpu in listed if gpu.address == address) for address in pci_functions}
+    listed_gpus = list(gpus(tree))
+    id_of_node = device_ids(listed_gpus)
+    pci_functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed_gpus}
+    pci_of_device = {
+        id_of_node[gpu.node]: pci for gpu in listed_gpus if (pci := pci_functions[gpu.address]) is not None
+    }
+    partition_counts = {address: sum(1 for gpu in listed_gpus if gpu.address == address) for address in pci_functions}
     devices = []
-    for gpu in listed:
+    for gpu in listed_gpus:
         pci = pci_functions[gpu.address]
         nodes = [DeviceMapping(source="/dev/kfd"), DeviceMapping(source=f"/dev/dri/renderD{gpu.minor}")]
         faults = list(_faults(tree, pci, nodes, max_uncorrectable))
         devices.append(
             ScannedDevice(
-                device=_device(tree, gpu, pci, ids, places, faults, rocm_version),
+                device=_device(tree, gpu, pci, id_of_node, pci_of_device, faults, rocm_version),
                 nodes=tuple(nodes),
                 fields={
                     "rank": str(gpu.rank),
                     "gpu_id": str(gpu.gpu_id),
                     "pci": gpu.address,
-                    "partitions": str(parts[gpu.address]),
+                    "partitions": str(partition_counts[gpu.address]),
                 },
             )
         )
@@ -251,8 +264,8 @@ def _faults(tree: Tree, pci: PciDevice | None, nodes: Sequence[DeviceMapping], l
     for node in nodes:
         if not tree.exists(node.source):
             yield f"there is no device node {node.source}"
-    counters = tree.glob(f"{pci.path}/ras/*_err_count")
-    for path in counters:
+    counter_paths = tree.glob(f"{pci.path}/ras/*_err_count")
+    for path in counter_paths:
         try:
             match = _UNCORRECTABLE_COUNT.search(tree.read(path))
         except Missing:
@@ -275,7 +288,7 @@ def _device(
     gpu: KfdGpu,
     pci: PciDevice | None,
     ids: Mapping[int, DeviceId],
-    places: Mapping[DeviceId, PciDevice],
+    pci_of_device: Mapping[DeviceId, PciDevice],
     faults: Sequence[str],
     rocm_version: str | None,
 ) -> ComputeDevice:
@@ -283,7 +296,7 @@ def _device(
     product = tree.text(f"{pci.path}/product_name") if pci is not None else None
     name = (product or NAMES.get(gpu.device) or f"AMD {gpu.gfx}")[:128]
     memory = gpu.memory or int((pci and tree.value(f"{pci.path}/mem_info_vram_total")) or 0)
-    kind = memory_type(gpu.gfx, gpu.device)
+    gpu_memory_type = memory_type(gpu.gfx, gpu.device)
     precisions = PRECISIONS.get(gpu.gfx, ())
     return ComputeDevice(
         device_name=PLUGIN_KEY,
@@ -296,19 +309,19 @@ def _device(
         model_name=name,
         health=DeviceHealth.UNHEALTHY if faults else DeviceHealth.HEALTHY,
         health_reason="; ".join(faults)[:500],
-        memory_spec=MemorySpec(total_memory=memory, memory_type=kind) if memory else None,
+        memory_spec=MemorySpec(total_memory=memory, memory_type=gpu_memory_type) if memory else None,
         compute_units=(ComputeUnit(name="CU", count=gpu.units),),
         precision_support=tuple(
             ComputePrecisionSupport(format=precision, support=PrecisionSupport.NATIVE) for precision in precisions
         ),
         partitioning_support=tuple(_partitioning(tree, pci, gpu)),
-        links=_links(gpu, ids, links_of(device_id, places)),
+        links=_links(gpu, ids, links_of(device_id, pci_of_device)),
         variant_properties=tuple(
             VariantProperty(namespace=NAMESPACE_NAME, feature=feature, value=value)
             for feature, value in (
                 ("model", name),
                 ("gfx_arch", gpu.gfx),
-                ("memory_type", kind),
+                ("memory_type", gpu_memory_type),
                 ("memory_gib", str(memory >> 30) if memory else None),
                 ("rocm_version", rocm_version),
                 *(("precision", precision) for precision in precisions),
@@ -329,12 +342,12 @@ def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink
     """Returns a GPU's XGMI links where the KFD reports them, and its PCI express links to other peers. Partitions of
     one GPU are linked inside of it.
     """
-    xgmi = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
-    direct = {
+    bandwidth_of_peer = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
+    xgmi_links = {
         peer: DeviceLink(
             peer=peer, kind=LinkKind.DIRECT, bandwidth_gib_s=round(bandwidth * _MB_IN_GIB, 1) if bandwidth else None
         )
-        for peer, bandwidth in xgmi.items()
+        for peer, bandwidth in bandwidth_of_peer.items()
         if peer != ids[gpu.node]
     }
-    return tuple(({link.peer: link for link in by_pci} | direct).values())
+    return tuple(({link.peer: link for link in by_pci} | xgmi_links).values())

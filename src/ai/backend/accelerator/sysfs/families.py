@@ -16,9 +16,9 @@ def __getattr__(name: str) -> type[SysfsPlugin]:
     key = name.replace("_", "-")
     if key not in packaged_names():
         raise AttributeError(f"no data file describes the family {key!r}")
-    made = plugin_class(packaged_family(key))
-    made.__module__, made.__qualname__ = __name__, name
-    return made
+    family_plugin = plugin_class(packaged_family(key))
+    family_plugin.__module__, family_plugin.__qualname__ = __name__, name
+    return family_plugin
 
 
 def __dir__() -> list[str]:

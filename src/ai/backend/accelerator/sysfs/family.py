@@ -76,7 +76,7 @@ def _check_device_path(path: str) -> str:
     return path
 
 
-def _spelled_short(value: Any) -> Any:
+def _expand_short_form(value: Any) -> Any:
     return {"attribute": value} if isinstance(value, str) else value
 
 
@@ -102,7 +102,7 @@ class Value(Table):
         return self
 
 
-Reading = Annotated[Value, BeforeValidator(_spelled_short)]
+Reading = Annotated[Value, BeforeValidator(_expand_short_form)]
 
 
 class DeviceMatch(Table):
@@ -147,17 +147,25 @@ class Condition(Table):
             raise ValueError("give one of is-one-of, is-none-of and at-most")
         return self
 
-    def fault(self, text: str) -> str | None:
+    def fault(self, value_text: str) -> str | None:
         """Describes how a value breaks the condition; None if it holds."""
-        folded_text = text.lower()
+        lowercase_value = value_text.lower()
         if self.is_one_of:
-            return None if folded_text in {expected.lower() for expected in self.is_one_of} else f"is {text[:60]!r}"
+            return (
+                None
+                if lowercase_value in {expected.lower() for expected in self.is_one_of}
+                else f"is {value_text[:60]!r}"
+            )
         if self.is_none_of:
-            return f"is {text[:60]!r}" if folded_text in {expected.lower() for expected in self.is_none_of} else None
+            return (
+                f"is {value_text[:60]!r}"
+                if lowercase_value in {expected.lower() for expected in self.is_none_of}
+                else None
+            )
         try:
-            return None if self.at_most is None or float(text) <= self.at_most else f"is {text[:60]}"
+            return None if self.at_most is None or float(value_text) <= self.at_most else f"is {value_text[:60]}"
         except ValueError:
-            return f"is not a number: {text[:60]!r}"
+            return f"is not a number: {value_text[:60]!r}"
 
 
 class Model(Table):
@@ -262,17 +270,19 @@ class Family(Table):
 
     @model_validator(mode="after")
     def _check_placeholders(self) -> Self:
-        defined = FIELDS | self.values.keys()
-        if shadowed := FIELDS & self.values.keys():
-            raise ValueError(f"values.{min(shadowed)} has the name of a placeholder that every device has")
-        texts: dict[str, str | None] = {f"env.{name}": text for name, text in self.env.items() if isinstance(text, str)}
-        texts |= {f"resource-data.{name}": text for name, text in self.resource_data.items()}
-        texts |= {f"devices.{number}.path": node.path for number, node in enumerate(self.devices)}
-        texts |= {f"mounts.{number}.source": bind.source for number, bind in enumerate(self.mounts)}
-        texts |= {f"mounts.{number}.target": bind.target for number, bind in enumerate(self.mounts)}
-        for where, text in texts.items():
-            if unknown := placeholders(text or "") - defined:
-                raise ValueError(f"{where} names {{{min(unknown)}}}; known are {', '.join(sorted(defined))}")
+        defined_names = FIELDS | self.values.keys()
+        if shadowed_names := FIELDS & self.values.keys():
+            raise ValueError(f"values.{min(shadowed_names)} has the name of a placeholder that every device has")
+        template_of_key: dict[str, str | None] = {
+            f"env.{name}": template for name, template in self.env.items() if isinstance(template, str)
+        }
+        template_of_key |= {f"resource-data.{name}": template for name, template in self.resource_data.items()}
+        template_of_key |= {f"devices.{number}.path": node.path for number, node in enumerate(self.devices)}
+        template_of_key |= {f"mounts.{number}.source": bind.source for number, bind in enumerate(self.mounts)}
+        template_of_key |= {f"mounts.{number}.target": bind.target for number, bind in enumerate(self.mounts)}
+        for where, template in template_of_key.items():
+            if unknown := placeholders(template or "") - defined_names:
+                raise ValueError(f"{where} names {{{min(unknown)}}}; known are {', '.join(sorted(defined_names))}")
         keys = [metric.key for metric in self.metrics]
         if len(keys) != len(set(keys)):
             raise ValueError("two metrics have one key")
@@ -289,20 +299,22 @@ class Family(Table):
 
     def model_of(self, pci_device: str) -> Model | None:
         """Returns the model of a PCI device id, None if it is not of this family."""
-        return next((m for m in self.models if not m.pci_devices or pci_device.lower() in m.pci_devices), None)
+        return next(
+            (model for model in self.models if not model.pci_devices or pci_device.lower() in model.pci_devices), None
+        )
 
 
-def parse_family(text: str, where: str) -> Family:
+def parse_family(text: str, source: str) -> Family:
     """Parses the text of a data file. Raises FamilyError."""
     try:
         data = tomllib.loads(text)
         return Family.model_validate(data)
     except tomllib.TOMLDecodeError as e:
-        raise FamilyError(f"{where} is not TOML: {e}") from None
+        raise FamilyError(f"{source} is not TOML: {e}") from None
     except ValidationError as e:
-        wrong = problems_of(e)
-        place, message = next(iter(wrong.items()))
-        raise FamilyError(f"{where}: {f'{place}: ' if place else ''}{message}", data=wrong) from None
+        problem_of_key = problems_of(e)
+        key, message = next(iter(problem_of_key.items()))
+        raise FamilyError(f"{source}: {f'{key}: ' if key else ''}{message}", data=problem_of_key) from None
 
 
 def load_family(path: Path) -> Family:

@@ -76,7 +76,7 @@ class SysfsPlugin(TreePlugin):
         result: list[ScannedDevice] = []
         for family in self.families:
             devices = scan_family(self.tree, family, self._serials.setdefault(family.key, {}))
-            result += (_of_plugin(device, self.key) for device in devices)
+            result += (_with_plugin_key(device, self.key) for device in devices)
         return result
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
@@ -98,28 +98,28 @@ class SysfsPlugin(TreePlugin):
 
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
         env: dict[str, str] = {}
-        data: dict[str, str] = {}
+        resource_data: dict[str, str] = {}
         mounts: dict[str, Mount] = {}
         for family in self.families:
-            members = [scanned for scanned in held if self._family(scanned) is family]
-            fields = [{**scanned.fields, "rank": str(rank)} for rank, scanned in enumerate(members)]
-            if not members:
+            family_devices = [scanned for scanned in held if self._family(scanned) is family]
+            fields_of_devices = [{**scanned.fields, "rank": str(rank)} for rank, scanned in enumerate(family_devices)]
+            if not family_devices:
                 continue
-            env |= _environment(family, fields)
-            data[f"{family.prefix.upper()}_GLOBAL_DEVICE_IDS"] = ",".join(
-                f"{own['rank']}:{own['id']}" for own in fields
+            env |= _environment(family, fields_of_devices)
+            resource_data[f"{family.prefix.upper()}_GLOBAL_DEVICE_IDS"] = ",".join(
+                f"{device_fields['rank']}:{device_fields['id']}" for device_fields in fields_of_devices
             )
-            data |= {
-                name: text
+            resource_data |= {
+                name: filled_text
                 for name, template in family.resource_data.items()
-                if (text := _filled(template, fields)) is not None
+                if (filled_text := _fill_for_devices(template, fields_of_devices)) is not None
             }
-            for values in fields:
+            for values in fields_of_devices:
                 for bind in family.mounts:
                     source, target = fill(bind.source, values), fill(bind.target or bind.source, values)
                     if source is not None and target is not None and self.tree.exists(source):
                         mounts[target] = Mount(source=source, target=target, read_only=bind.read_only)
-        return WorkloadConfig(env_vars=env, resource_data=data, mounts=tuple(mounts.values()))
+        return WorkloadConfig(env_vars=env, resource_data=resource_data, mounts=tuple(mounts.values()))
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         readings: list[Raw | None] = []
@@ -133,8 +133,8 @@ class SysfsPlugin(TreePlugin):
         if value is None:
             return None
         capacity = metric.capacity if isinstance(metric.capacity, float | None) else None
-        if isinstance(metric.capacity, Value) and (read := self._number(entry, metric.capacity)) is not None:
-            capacity = read * metric.scale
+        if isinstance(metric.capacity, Value) and (capacity_number := self._number(entry, metric.capacity)) is not None:
+            capacity = capacity_number * metric.scale
         if metric.capacity is None and metric.unit == "percent":
             capacity = 100.0
         return Raw(
@@ -157,32 +157,32 @@ class SysfsPlugin(TreePlugin):
         versions = await self.reading(
             lambda: {family.key: driver_version(self.tree, family) for family in self.families}
         )
-        present = {key: version for key, version in versions.items() if version is not None}
-        single = next(iter(present.values())) if len(self.families) == 1 and present else None
+        version_of_family = {key: version for key, version in versions.items() if version is not None}
+        only_version = next(iter(version_of_family.values())) if len(self.families) == 1 and version_of_family else None
         return NodeInfo(
-            driver_version=single,
-            extra={} if single else {f"{key}_driver": version for key, version in present.items()},
+            driver_version=only_version,
+            extra={} if only_version else {f"{key}_driver": version for key, version in version_of_family.items()},
         )
 
 
-def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
+def _with_plugin_key(scanned: ScannedDevice, key: str) -> ScannedDevice:
     """Returns a device with the name of the plugin that lists it."""
     return replace(scanned, device=replace(scanned.device, device_name=DeviceName(key)))
 
 
-def _filled(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
+def _fill_for_devices(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
     """Fills a template for each device, and joins the texts by commas. Equal texts are joined once. Returns None where
     a device lacks a value: a list without it would hide the device from its user.
     """
-    texts = [text for device_fields in fields if (text := fill(template, device_fields)) is not None]
-    return ",".join(dict.fromkeys(texts)) if len(texts) == len(fields) else None
+    filled_texts = [text for device_fields in fields if (text := fill(template, device_fields)) is not None]
+    return ",".join(dict.fromkeys(filled_texts)) if len(filled_texts) == len(fields) else None
 
 
 def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Returns the variables of a workload. ``{"1" = ..., "2" = ...}`` depends on how many devices it has."""
     env: dict[str, str] = {}
     for name, value in family.env.items():
-        text = value.get(str(len(fields))) if isinstance(value, Mapping) else _filled(value, fields)
+        text = value.get(str(len(fields))) if isinstance(value, Mapping) else _fill_for_devices(value, fields)
         if text is not None:
             env[name] = text
     return env
@@ -190,6 +190,6 @@ def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[st
 
 def plugin_class(family: Family) -> type[SysfsPlugin]:
     """Returns the plugin of one family."""
-    name = "".join(part.capitalize() for part in family.prefix.split("_")) + "Plugin"
-    facts = {"key": DeviceName(family.key), "key_is_slot_prefix": True, "packaged": family, "__doc__": family.name}
-    return type(name, (SysfsPlugin,), facts)
+    class_name = "".join(name_word.capitalize() for name_word in family.prefix.split("_")) + "Plugin"
+    attributes = {"key": DeviceName(family.key), "key_is_slot_prefix": True, "packaged": family, "__doc__": family.name}
+    return type(class_name, (SysfsPlugin,), attributes)

@@ -48,16 +48,16 @@ class Entry:
         if path.startswith("pci:"):
             if self.pci is None:
                 raise Missing(f"{self.name} has no PCI function")
-            base, path = self.pci.path, path.removeprefix("pci:")
+            folder, path = self.pci.path, path.removeprefix("pci:")
         else:
-            base = self.path
-        paths = tree.glob(f"{base}/{path}") if "*" in path else [f"{base}/{path}"]
+            folder = self.path
+        paths = tree.glob(f"{folder}/{path}") if "*" in path else [f"{folder}/{path}"]
         if not paths:
-            raise Missing(f"{base}/{path}")
+            raise Missing(f"{folder}/{path}")
         if value.name_of is not None:
-            if (target := tree.resolve(paths[0])) is None:
+            if (link_target := tree.resolve(paths[0])) is None:
                 raise Missing(paths[0])
-            text = target.rpartition("/")[2]
+            text = link_target.rpartition("/")[2]
         else:
             text = tree.read(paths[0])
         if value.pattern is None:
@@ -69,24 +69,30 @@ class Entry:
 
 def entries(tree: Tree, family: Family) -> Iterator[Entry]:
     """Yields every place that a device of the family may be at, in natural order."""
-    find = family.find
-    if find.by == "pci":
-        functions = [pci_at(tree, address) for address in sorted(tree.names(BUS))]  # hexadecimal
+    device_match = family.find
+    if device_match.by == "pci":
+        pci_devices = [pci_at(tree, address) for address in sorted(tree.names(BUS))]  # hexadecimal
         entries = [
-            Entry(pci.path, pci.address, "", pci) for pci in functions if pci is not None and pci.vendor == find.vendor
+            Entry(pci.path, pci.address, "", pci)
+            for pci in pci_devices
+            if pci is not None and pci.vendor == device_match.vendor
         ]
     else:
-        paths = tree.glob(find.glob if find.by == "dev" else f"/sys/class/{find.class_name}/*")
+        paths = tree.glob(device_match.glob if device_match.by == "dev" else f"/sys/class/{device_match.class_name}/*")
         names = [(path, path.rpartition("/")[2]) for path in paths]
-        matched = [(path, name, match) for path, name in names if (match := re.fullmatch(find.name, name)) is not None]
-        entries = [Entry(path, name, match[1], pci_device(tree, f"{path}/device")) for path, name, match in matched]
+        matched_paths = [
+            (path, name, match) for path, name in names if (match := re.fullmatch(device_match.name, name)) is not None
+        ]
+        entries = [
+            Entry(path, name, match[1], pci_device(tree, f"{path}/device")) for path, name, match in matched_paths
+        ]
     for entry in entries:
-        if entry.pci is None and find.pci_address is not None:
+        if entry.pci is None and device_match.pci_address is not None:
             try:
-                entry.pci = pci_at(tree, entry.read(tree, find.pci_address))
+                entry.pci = pci_at(tree, entry.read(tree, device_match.pci_address))
             except (Missing, Unreadable) as e:
                 entry.faults.append(f"its PCI address cannot be read: {e}")
-        if find.vendor and entry.pci is not None and entry.pci.vendor.lower() != find.vendor:
+        if device_match.vendor and entry.pci is not None and entry.pci.vendor.lower() != device_match.vendor:
             continue
         yield entry
 
@@ -94,20 +100,25 @@ def entries(tree: Tree, family: Family) -> Iterator[Entry]:
 def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -> list[ScannedDevice]:
     """Lists the devices of one family. ``serials`` maps places to the serial numbers read last; the caller stores it,
     so that a serial that is unreadable for a while does not change the id of its device."""
-    members: list[tuple[Entry, Model]] = []
+    entry_models: list[tuple[Entry, Model]] = []
     for entry in entries(tree, family):
         if (model := family.model_of(entry.pci.device if entry.pci is not None else "")) is None:
             continue
         if not _belongs(tree, family, entry):
             continue
-        entry.index = _index(tree, family, entry) or str(len(members))
-        members.append((entry, model))
-    for place in serials.keys() - {entry.place for entry, _ in members}:
+        entry.index = _index(tree, family, entry) or str(len(entry_models))
+        entry_models.append((entry, model))
+    for place in serials.keys() - {entry.place for entry, _ in entry_models}:
         del serials[place]
-    claimed = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in members]
-    ids = distinct(claimed)
-    places = {DeviceId(ids[entry.place]): entry.pci for entry, _ in members if entry.pci is not None}
-    return [_scanned_device(tree, family, entry, model, ids[entry.place], places) for entry, model in members]
+    serial_claims = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in entry_models]
+    id_of_place = distinct(serial_claims)
+    pci_of_device = {
+        DeviceId(id_of_place[entry.place]): entry.pci for entry, _ in entry_models if entry.pci is not None
+    }
+    return [
+        _scanned_device(tree, family, entry, model, id_of_place[entry.place], pci_of_device)
+        for entry, model in entry_models
+    ]
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
@@ -150,10 +161,12 @@ def _serial(tree: Tree, family: Family, entry: Entry, serials: MutableMapping[st
         if serial:
             entry.faults.append(f"its serial number is garbage: {serial[:40]!r}")
         return serials.get(entry.place, entry.place)
-    first = serials.setdefault(entry.place, serial)
-    if first != serial:
-        entry.faults.append(f"its serial number changed from {first} to {serial}; restart the agent if it was replaced")
-    return first
+    first_serial = serials.setdefault(entry.place, serial)
+    if first_serial != serial:
+        entry.faults.append(
+            f"its serial number changed from {first_serial} to {serial}; restart the agent if it was replaced"
+        )
+    return first_serial
 
 
 def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: str) -> dict[str, str]:
@@ -183,14 +196,14 @@ def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: s
 
 def fill(template: str, fields: Mapping[str, str]) -> str | None:
     """Replaces the placeholders of a template. Returns None if the device has no value for one of them."""
-    parts = []
-    for text, name, _, _ in string.Formatter().parse(template):
-        parts.append(text)
+    filled_parts = []
+    for literal_text, name, _, _ in string.Formatter().parse(template):
+        filled_parts.append(literal_text)
         if name is not None:
             if name not in fields:
                 return None
-            parts.append(fields[name])
-    return "".join(parts)
+            filled_parts.append(fields[name])
+    return "".join(filled_parts)
 
 
 def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
@@ -224,13 +237,13 @@ def _fault(tree: Tree, entry: Entry, condition: Condition) -> str | None:
 
 
 def _scanned_device(
-    tree: Tree, family: Family, entry: Entry, model: Model, device_id: str, places: Mapping[DeviceId, PciDevice]
+    tree: Tree, family: Family, entry: Entry, model: Model, device_id: str, pci_of_device: Mapping[DeviceId, PciDevice]
 ) -> ScannedDevice:
     fields = _fields(tree, family, entry, model, device_id)
     nodes = _nodes(tree, family, entry, fields)
     faults = [
         *entry.faults,
-        *(fault for check in family.healthy_if if (fault := _fault(tree, entry, check)) is not None),
+        *(fault for condition in family.healthy_if if (fault := _fault(tree, entry, condition)) is not None),
     ]
     memory = _memory(tree, family, entry, model)
     device = ComputeDevice(
@@ -251,7 +264,7 @@ def _scanned_device(
         precision_support=tuple(
             ComputePrecisionSupport(format=name, support=support) for name, support in model.precision_support()
         ),
-        links=links_of(DeviceId(device_id), places),
+        links=links_of(DeviceId(device_id), pci_of_device),
         variant_properties=tuple(_variants(tree, family, model, memory)),
     )
     return ScannedDevice(device=device, nodes=nodes, fields=fields | {"path": entry.path})

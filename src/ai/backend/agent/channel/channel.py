@@ -267,7 +267,7 @@ class KernelChannel:
         for sink in self._sinks:
             sink.on_exit(frame)
 
-    def workload_gone(self) -> None:
+    def on_workload_end(self) -> None:
         """Handles the end of the workload, which the runtime and not the runner reported."""
         if self._ended is None:
             self._deliver_end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
@@ -279,12 +279,12 @@ class KernelChannel:
                 request.done.exception()  # its waiter may be gone
 
 
-def _take_chunk(request: _Request, index: int, text: str) -> None:
+def _take_chunk(request: _Request, index: int, encoded_chunk: str) -> None:
     """Stores a chunk for its request. If the chunks take more space than allowed, the request fails and they are
     dropped.
     """
-    request.chunk_space -= len(text) + _CHUNK_OVERHEAD
-    request.chunks.append((index, text))
+    request.chunk_space -= len(encoded_chunk) + _CHUNK_OVERHEAD
+    request.chunks.append((index, encoded_chunk))
     if request.chunk_space < 0:
         request.chunks.clear()
         request.done.set_exception(LimitExceeded("the runner sent more than was asked for"))

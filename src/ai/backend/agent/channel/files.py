@@ -62,9 +62,9 @@ def _archive_limit(count: int, max_bytes: int) -> int:
 def _assemble_archives(chunks: Sequence[Chunk], count: int, max_bytes: int) -> list[bytes]:
     archive_parts: dict[int, list[bytes]] = {}
     total_bytes = 0
-    for archive_index, text in chunks:
+    for archive_index, encoded_chunk in chunks:
         try:
-            chunk_data = base64.b64decode(text)
+            chunk_data = base64.b64decode(encoded_chunk)
         except binascii.Error as e:
             raise RunError("the runner sent a file that is not base64") from e
         total_bytes += len(chunk_data)

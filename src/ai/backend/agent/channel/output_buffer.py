@@ -22,35 +22,35 @@ class _Entry:
     seq: int
     kind: str
     data: Any
-    mark: RunResult | None = None
+    state_change: RunResult | None = None
 
 
 @dataclass(slots=True)
 class ConsoleBuffer:
-    """Buffers console output and run state marks in order. Adjacent text of one stream is one item.
+    """Buffers console output and changes of the run's state in order. Adjacent text of one stream is one item.
 
-    A mark is a change of the run's state, without output; a reply to the client ends there.
+    A change of the state has no output; a reply to the client ends there.
     """
 
     _entries: list[_Entry] = field(default_factory=list)
     _used_space: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
-    def lose(self, kind: str, dropped_count: int) -> None:
+    def count_dropped(self, kind: str, dropped_count: int) -> None:
         """Counts dropped characters of a stream, or dropped rich items."""
         self.dropped[kind] = self.dropped.get(kind, 0) + dropped_count
 
     def add(self, kind: str, data: Any, seq: int) -> None:
-        """Appends console output. Output over the limit until the next fetch or mark is dropped and counted."""
+        """Appends console output. Output over the limit until the next fetch or state change is dropped and counted."""
         is_stream = kind in _STREAM_NAMES
         is_continued = is_stream and bool(self._entries) and self._entries[-1].kind == kind
         text, limit, used_key = str(data), STREAM_LIMIT if is_stream else RICH_LIMIT, kind if is_stream else "rich"
         if not is_continued and self._used_space.get("items", 0) >= MAX_ITEMS:
-            self.lose(kind, len(text) if is_stream else 1)
+            self.count_dropped(kind, len(text) if is_stream else 1)
             return
         free_space = limit - self._used_space.get(used_key, 0)
         if len(text) > free_space:
-            self.lose(kind, len(text) - free_space if is_stream else 1)
+            self.count_dropped(kind, len(text) - free_space if is_stream else 1)
             if not is_stream:
                 return
             text = text[:free_space]
@@ -63,18 +63,22 @@ class ConsoleBuffer:
             self._used_space["items"] = self._used_space.get("items", 0) + 1
             self._entries.append(_Entry(seq, kind, [text] if is_stream else data))
 
-    def mark(self, mark: RunResult, seq: int) -> None:
-        self._entries.append(_Entry(seq, "", None, mark))
+    def add_state_change(self, state_change: RunResult, seq: int) -> None:
+        self._entries.append(_Entry(seq, "", None, state_change))
         self._used_space.clear()
 
     def drop_waiting(self) -> None:
-        """Removes the last mark if that mark says that the run waits for input."""
-        if self._entries and (mark := self._entries[-1].mark) is not None and mark.status is RunStatus.WAITING_INPUT:
+        """Removes the last change of state if it says that the run waits for input."""
+        if (
+            self._entries
+            and (state_change := self._entries[-1].state_change) is not None
+            and state_change.status is RunStatus.WAITING_INPUT
+        ):
             self._entries.pop()
 
     @property
-    def next_mark(self) -> RunResult | None:
-        return next((entry.mark for entry in self._entries if entry.mark is not None), None)
+    def next_state_change(self) -> RunResult | None:
+        return next((entry.state_change for entry in self._entries if entry.state_change is not None), None)
 
     @property
     def first_seq(self) -> int | None:
@@ -82,12 +86,12 @@ class ConsoleBuffer:
         return self._entries[0].seq if self._entries else None
 
     def take(self) -> tuple[list[list[Any]], RunResult | None]:
-        """Removes and returns all output up to the first mark, and that mark."""
+        """Removes and returns all output up to the first change of state, and that change."""
         console_items: list[list[Any]] = []
-        for mark_index, entry in enumerate(self._entries):
-            if entry.mark is not None:
-                del self._entries[: mark_index + 1]
-                return console_items, entry.mark
+        for entry_index, entry in enumerate(self._entries):
+            if entry.state_change is not None:
+                del self._entries[: entry_index + 1]
+                return console_items, entry.state_change
             console_items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAM_NAMES else entry.data])
         self._entries.clear()
         self._used_space.clear()

@@ -53,7 +53,7 @@ class Program:
             self._has_ended = True
             self.push(PtyFrame(kind="closed", exit_code=exit_code))
 
-    def input_taken(self, count: int) -> None:
+    def on_input_consumed(self, count: int) -> None:
         self._untaken_bytes = max(0, self._untaken_bytes - count)
         self._changed.set()
 
@@ -68,14 +68,14 @@ class Program:
                 await self._send({"t": "program-signal", "signal": frame.data.decode(errors="replace")})
 
     async def _feed(self, data: bytes, *, is_last: bool) -> None:
-        for start in range(0, max(1, len(data)), WINDOW_BYTES // 4):
-            piece = data[start : start + WINDOW_BYTES // 4]
-            while self._untaken_bytes + len(piece) > WINDOW_BYTES and not self._has_ended:
+        for offset in range(0, max(1, len(data)), WINDOW_BYTES // 4):
+            chunk = data[offset : offset + WINDOW_BYTES // 4]
+            while self._untaken_bytes + len(chunk) > WINDOW_BYTES and not self._has_ended:
                 self._changed.clear()
                 await self._changed.wait()
-            self._untaken_bytes += len(piece)
-            is_last_piece = is_last and start + len(piece) == len(data)
-            await self._send({"t": "program-input", "data": base64.b64encode(piece).decode(), "last": is_last_piece})
+            self._untaken_bytes += len(chunk)
+            is_last_chunk = is_last and offset + len(chunk) == len(data)
+            await self._send({"t": "program-input", "data": base64.b64encode(chunk).decode(), "last": is_last_chunk})
 
     async def _send(self, message: dict[str, Any]) -> None:
         if self._has_ended:
@@ -153,7 +153,7 @@ class Programs:
             if message_type == "program-output":
                 self._end_orphan(name)
         elif message_type == "program-taken":
-            program.input_taken(int(frame.get("bytes") or 0))
+            program.on_input_consumed(int(frame.get("bytes") or 0))
         elif message_type == "program-ended":
             del self._running[name]
             program.end(int(frame.get("exitCode") or 0))

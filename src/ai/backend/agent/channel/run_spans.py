@@ -27,25 +27,25 @@ def record_run(
     """
     if record.trace is None:
         return
-    described: dict[str, str | int] = {**attributes, "backendai.run_id": record.run_id}
+    span_attributes: dict[str, str | int] = {**attributes, "backendai.run_id": record.run_id}
     if isinstance(exit_code, int) and -1 <= exit_code <= _LAST_EXIT_CODE:
-        described["process.exit.code"] = exit_code
-    began, ended = _moment(record.asked_at), _moment(max(record.asked_at, ended_at))
-    run = record_span("run", began, ended, parent=record.trace, attributes=described)
-    for name, since, until in read_phases(phases, record.asked_at, ended_at):
-        record_span(f"run {name}", _moment(since), _moment(until), parent=run)
+        span_attributes["process.exit.code"] = exit_code
+    start_time, end_time = _to_datetime(record.asked_at), _to_datetime(max(record.asked_at, ended_at))
+    run_span = record_span("run", start_time, end_time, parent=record.trace, attributes=span_attributes)
+    for name, phase_start, phase_end in read_phases(phases, record.asked_at, ended_at):
+        record_span(f"run {name}", _to_datetime(phase_start), _to_datetime(phase_end), parent=run_span)
 
 
-def read_phases(reported: object, since: float, until: float) -> list[tuple[str, float, float]]:
+def read_phases(reported_phases: object, run_start: float, run_end: float) -> list[tuple[str, float, float]]:
     """Returns the phases that a runner reported, their times moved into the interval that the agent saw."""
     phases: list[tuple[str, float, float]] = []
-    for entry in reported[:_MAX_PHASES] if isinstance(reported, list) else ():
+    for entry in reported_phases[:_MAX_PHASES] if isinstance(reported_phases, list) else ():
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str) or entry[0] not in PHASES:
             continue
         if not all(_is_time(value) for value in entry[1:]):
             continue
-        first, last = (min(max(since, value), max(since, until)) for value in entry[1:])
-        phases.append((entry[0], first, max(first, last)))
+        phase_start, phase_end = (min(max(run_start, value), max(run_start, run_end)) for value in entry[1:])
+        phases.append((entry[0], phase_start, max(phase_start, phase_end)))
     return phases
 
 
@@ -53,5 +53,5 @@ def _is_time(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _to_datetime(unix_time: float) -> datetime:
+    return datetime.fromtimestamp(unix_time, UTC)

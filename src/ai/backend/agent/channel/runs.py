@@ -37,16 +37,16 @@ INFRASTRUCTURE_FAILED = -1
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Holds a code run and its output. ``over`` is set once the last mark is buffered; the run is removed once that
-    mark was fetched.
+    """Holds a code run and its output. ``is_over`` is set once the last change of state is buffered; the run is removed
+    once that change was fetched.
 
-    ``is_asked`` is True from a request for input to its answer or an interrupt; further requests are ignored.
+    ``is_input_requested`` is True from a request for input to its answer or an interrupt; further requests are ignored.
     """
 
     record: RunRecord
-    sent: bool = False
-    over: bool = False
-    is_asked: bool = False
+    is_sent: bool = False
+    is_over: bool = False
+    is_input_requested: bool = False
     buffer: ConsoleBuffer = field(default_factory=ConsoleBuffer)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -64,12 +64,12 @@ class Run:
     def change(self, **changes: Any) -> None:
         self.record = replace(self.record, **changes)
 
-    def mark(self, status: RunStatus, **details: Any) -> RunResult:
+    def make_state_change(self, status: RunStatus, **details: Any) -> RunResult:
         """Returns a result that reports a change of the run's state, without output."""
         return RunResult(run_id=self.run_id, status=status, **details)
 
-    def add_mark(self, mark: RunResult, seq: int) -> None:
-        self.buffer.mark(mark, seq)
+    def add_state_change(self, state_change: RunResult, seq: int) -> None:
+        self.buffer.add_state_change(state_change, seq)
         self.changed.set()
 
 
@@ -97,7 +97,7 @@ class RunQueue:
         if restored is not None and restored.attempt == self.attempt:
             self._acked_seq = restored.acked
             self._runs = {
-                record.run_id: Run(record, sent=record.started, is_asked=record.waiting is not None)
+                record.run_id: Run(record, is_sent=record.started, is_input_requested=record.waiting is not None)
                 for record in restored.runs
             }
             self._is_reconciled = not self._runs
@@ -115,7 +115,7 @@ class RunQueue:
         if req.mode in (RunMode.QUERY, RunMode.BATCH):
             if self.features and req.mode.value not in self.features:
                 raise RunError(f"the image of this session has no {req.mode.value} mode (ai.backend.features)")
-            if run is None or run.over:
+            if run is None or run.is_over:
                 run = self._enqueue(req)
         elif run is None:
             raise RunError(f"there is no run {req.run_id!r}; it has ended or never began", data={"runId": req.run_id})
@@ -124,7 +124,7 @@ class RunQueue:
                 await self._send_input(run, req.code)
             try:
                 async with asyncio.timeout(max(0.0, req.flush_timeout_s)):
-                    while run.buffer.next_mark is None and run.waiting is None:
+                    while run.buffer.next_state_change is None and run.waiting is None:
                         run.changed.clear()
                         await run.changed.wait()
             except TimeoutError:
@@ -132,7 +132,7 @@ class RunQueue:
             return self._take_output(run)
 
     def _enqueue(self, req: Execute) -> Run:
-        if sum(1 for run in self._runs.values() if not run.over) > self.settings.max_queued:
+        if sum(1 for run in self._runs.values() if not run.is_over) > self.settings.max_queued:
             raise LimitExceeded(f"more than {self.settings.max_queued} runs wait in this session")
         frame: dict[str, Any] = {"t": "run", "id": req.run_id, "mode": req.mode.value}
         if req.mode is RunMode.QUERY:
@@ -144,11 +144,11 @@ class RunQueue:
             if options.get("input") is False:
                 frame["options"]["input"] = False
             frame["env"] = dict(options.get("env") or {})
-        if (trace := current_traceparent()) is not None:
-            frame["trace"] = trace
-        record = RunRecord(run_id=req.run_id, frame=frame, trace=trace, asked_at=self.wall_clock())
+        if (traceparent := current_traceparent()) is not None:
+            frame["trace"] = traceparent
+        record = RunRecord(run_id=req.run_id, frame=frame, trace=traceparent, asked_at=self.wall_clock())
         run = self._runs[req.run_id] = Run(record)
-        ended_runs = [run for run in self._runs.values() if run.over]
+        ended_runs = [run for run in self._runs.values() if run.is_over]
         for old_run in ended_runs[: max(0, len(ended_runs) - _MAX_STORED_RESULTS)]:
             del self._runs[old_run.run_id]
         self._persist()
@@ -156,43 +156,43 @@ class RunQueue:
         return run
 
     async def _send_input(self, run: Run, text: str) -> None:
-        if run.over:
+        if run.is_over:
             return  # it ended while the input was on its way
         if run.waiting is None:
             raise RunError(f"the run {run.run_id!r} does not wait for input", data={"runId": run.run_id})
         run.change(waiting=None)
-        run.is_asked = False
+        run.is_input_requested = False
         run.buffer.drop_waiting()
         self._persist()
         await self.channel.send({"t": "input", "id": run.run_id, "text": text})
 
     def _take_output(self, run: Run) -> RunResult:
-        console_items, mark = run.buffer.take()
+        console_items, state_change = run.buffer.take()
         first_seq = run.buffer.first_seq
         run.change(consumed=self.channel.received if first_seq is None else max(run.record.consumed, first_seq - 1))
-        if mark is None and run.waiting is not None:
-            mark = run.mark(RunStatus.WAITING_INPUT, options=run.waiting)
-        if run.over and run.buffer.next_mark is None and mark is not None:
+        if state_change is None and run.waiting is not None:
+            state_change = run.make_state_change(RunStatus.WAITING_INPUT, options=run.waiting)
+        if run.is_over and run.buffer.next_state_change is None and state_change is not None:
             self._runs.pop(run.run_id, None)
             if run.buffer.dropped:
-                options = {**(mark.options or {}), "dropped": dict(run.buffer.dropped)}
-                mark = replace(mark, options=options)
+                options = {**(state_change.options or {}), "dropped": dict(run.buffer.dropped)}
+                state_change = replace(state_change, options=options)
         self.acknowledge()
-        return replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
+        return replace(state_change or run.make_state_change(RunStatus.CONTINUED), console=console_items)
 
-    async def follow(self, run_id: str, command: str) -> RunResult:
+    async def run_command(self, run_id: str, command: str) -> RunResult:
         """Runs a shell command until the command ends, and writes the output only to the session's log.
 
-        The result stays stored until :meth:`forget`, so that a restarted agent follows the same run.
+        The result stays stored until :meth:`forget_result`, so that a restarted agent follows the same run.
         """
         run = self._runs.get(run_id)
         if run is None:
             options = {"exec": command, "input": False}
             run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options=options))
         while True:
-            mark = run.buffer.next_mark
-            if mark is not None and mark.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
-                return mark
+            state_change = run.buffer.next_state_change
+            if state_change is not None and state_change.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
+                return state_change
             self._take_output(run)
             run.changed.clear()
             try:
@@ -201,8 +201,8 @@ class RunQueue:
             except TimeoutError:
                 continue  # drop what it has printed meanwhile
 
-    def forget(self, run_id: str) -> None:
-        """Drops the result of a followed run."""
+    def forget_result(self, run_id: str) -> None:
+        """Drops the stored result of a run of :meth:`run_command`."""
         if self._runs.pop(run_id, None) is not None:
             self.acknowledge()
             self._persist()
@@ -210,16 +210,16 @@ class RunQueue:
     async def interrupt(self) -> None:
         """Sends SIGINT to the program that runs now, if any."""
         if self.current is not None:
-            self.current.is_asked = False
+            self.current.is_input_requested = False
             await self.channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
         """Cancels a run, which then ends with exec-timeout or the reason; the session keeps running."""
         run = self._runs.get(run_id)
-        if run is None or run.over:
+        if run is None or run.is_over:
             return
         run.cancel_reason = reason
-        if not run.sent:
+        if not run.is_sent:
             self._fail_run(run, reason)
             return
         run.timer = asyncio.get_running_loop().call_later(self.settings.cancel_grace, self._give_up_run, run)
@@ -232,7 +232,7 @@ class RunQueue:
         await self.channel.request({"t": "ping"}, self.settings.request_timeout)
         self._is_reconciled = True
         for run in self._runs.values():
-            if run.record.deadline_at is not None and not run.over:
+            if run.record.deadline_at is not None and not run.is_over:
                 self._arm_timer(run, run.record.deadline_at - self.wall_clock())
         self._send_next()
 
@@ -246,15 +246,15 @@ class RunQueue:
     @property
     def current(self) -> Run | None:
         """The run that the runner executes."""
-        return next((run for run in self._runs.values() if run.sent and not run.over), None)
+        return next((run for run in self._runs.values() if run.is_sent and not run.is_over), None)
 
-    def live(self) -> int:
-        return sum(1 for run in self._runs.values() if not run.over)
+    def live_count(self) -> int:
+        return sum(1 for run in self._runs.values() if not run.is_over)
 
     def on_frame(self, frame: Frame, seq: int) -> None:
         message_type = frame.get("t")
         run = self._runs.get(str(frame.get("id")))
-        if run is None or run.over:
+        if run is None or run.is_over:
             return
         if message_type == "started":
             self._on_started(run)
@@ -264,23 +264,25 @@ class RunQueue:
             for console_item in frame.get("items", ()):
                 run.buffer.add(str(console_item[0]), console_item[1], seq)
         elif message_type == "truncated":
-            run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
-        elif message_type == "waiting-input" and not run.is_asked:
-            run.is_asked = True
+            run.buffer.count_dropped(str(frame.get("stream")), int(frame.get("dropped") or 0))
+        elif message_type == "waiting-input" and not run.is_input_requested:
+            run.is_input_requested = True
             run.buffer.drop_waiting()
             run.change(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()
-            run.add_mark(run.mark(RunStatus.WAITING_INPUT, options=run.waiting), seq)
+            run.add_state_change(run.make_state_change(RunStatus.WAITING_INPUT, options=run.waiting), seq)
         elif message_type in _STATUS_OF_ENDING:
-            run.add_mark(run.mark(_STATUS_OF_ENDING[message_type], exit_code=frame.get("exitCode")), seq)
+            run.add_state_change(
+                run.make_state_change(_STATUS_OF_ENDING[message_type], exit_code=frame.get("exitCode")), seq
+            )
         elif message_type == "finished":
             if frame.get("exitCode") == KILLED and run.cancel_reason is None and self.memory_bytes:
-                hint = memory_hint(self.memory_bytes)
-                run.buffer.add("stderr", f"[killed, probably for want of memory: {hint}]\n", seq)
-            self._finish_run(run, _last_mark(run, frame), seq, frame)
+                limit_hint = memory_hint(self.memory_bytes)
+                run.buffer.add("stderr", f"[killed, probably for want of memory: {limit_hint}]\n", seq)
+            self._finish_run(run, _final_state_change(run, frame), seq, frame)
 
     def _on_started(self, run: Run) -> None:
-        run.sent = True
+        run.is_sent = True
         if run.record.started:
             return
         limit_s = self.exec_timeout_s
@@ -290,40 +292,42 @@ class RunQueue:
             self._persist()
             self._arm_timer(run, limit_s)
 
-    def _finish_run(self, run: Run, mark: RunResult, seq: int, frame: Frame | None = None) -> None:
+    def _finish_run(self, run: Run, final_change: RunResult, seq: int, frame: Frame | None = None) -> None:
         if run.timer is not None:
             run.timer.cancel()
-        run.over = True
+        run.is_over = True
         phases = frame.get("phases") if frame is not None else None
-        record_run(run.record, self.wall_clock(), self.span_attributes, exit_code=mark.exit_code, phases=phases)
+        record_run(run.record, self.wall_clock(), self.span_attributes, exit_code=final_change.exit_code, phases=phases)
         run.change(waiting=None, trace=None)
-        run.add_mark(mark, seq)
+        run.add_state_change(final_change, seq)
         self._send_next()
 
     def _fail_run(self, run: Run, reason: str, seq: int = 0) -> None:
-        self._finish_run(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
+        self._finish_run(
+            run, run.make_state_change(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq
+        )
 
     def on_exit(self, frame: Frame | None) -> None:
         cause = describe_exit(frame) if frame is not None else "unknown reason"
         for run in list(self._runs.values()):
-            if not run.over:
-                run.sent = True
+            if not run.is_over:
+                run.is_sent = True
                 self._fail_run(run, f"the session's workload has ended: {cause}", self.channel.received)
 
     def _send_next(self) -> None:
         """Sends the next run if the runner is idle."""
         if not self._is_reconciled or self.channel.ended or self.current is not None:
             return
-        run = next((run for run in self._runs.values() if not run.over), None)
+        run = next((run for run in self._runs.values() if not run.is_over), None)
         if run is not None:
-            run.sent = True
+            run.is_sent = True
             self._start_task(self._send_run(run))
 
     async def _send_run(self, run: Run) -> None:
         try:
             await self.channel.send(run.record.frame)
         except BackendError as e:
-            if not run.over:
+            if not run.is_over:
                 self._fail_run(run, str(e))
 
     def _arm_timer(self, run: Run, after_s: float) -> None:
@@ -340,8 +344,8 @@ class RunQueue:
             log.warning("the run %s exceeded its time and cannot be cancelled yet: %s", run_id, e)
 
     def _give_up_run(self, run: Run) -> None:
-        if not run.over:
-            self._finish_run(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
+        if not run.is_over:
+            self._finish_run(run, _final_state_change(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 
     def acknowledge(self) -> None:
         """Lets the shim forget the frames that no run still needs."""
@@ -368,9 +372,9 @@ def memory_hint(memory_bytes: int) -> str:
     return f"the session's limit is {limit}; start one with more, such as -r mem={larger_limit}"
 
 
-def _last_mark(run: Run, frame: Frame) -> RunResult:
+def _final_state_change(run: Run, frame: Frame) -> RunResult:
     timed_out = run.cancel_reason == "exec-timeout"
-    return run.mark(
+    return run.make_state_change(
         RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
         exit_code=None if timed_out else frame.get("exitCode"),
         options={name: frame[name] for name in ("raised", "exceptions") if frame.get(name)} or None,

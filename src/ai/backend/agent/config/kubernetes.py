@@ -35,7 +35,7 @@ class DriverSettings(Settings):
 
     @field_validator("device_name")
     @classmethod
-    def _is_device_name(cls, name: str) -> str:
+    def _check_device_name(cls, name: str) -> str:
         return _checked_device_name(name)
 
 
@@ -60,7 +60,7 @@ class CountedSettings(Settings):
 
     @field_validator("device_name")
     @classmethod
-    def _is_device_name(cls, name: str) -> str:
+    def _check_device_name(cls, name: str) -> str:
         return _checked_device_name(name)
 
 

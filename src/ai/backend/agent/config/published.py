@@ -66,7 +66,7 @@ class ContainerSettings(Settings):
     ] = fixed_field(list, "there is no jail")
 
     @model_validator(mode="after")
-    def _range_is_ordered(self) -> Self:
+    def _check_port_range(self) -> Self:
         if self.port_range[0] > self.port_range[1]:
             raise ValueError("container.port-range: the first port is the lowest")
         return self

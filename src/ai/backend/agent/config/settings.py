@@ -46,7 +46,7 @@ class WatcherSettings(TlsSettings):
     )
 
     @model_validator(mode="after")
-    def _has_token_of_its_own(self) -> Self:
+    def _check_own_token(self) -> Self:
         refuse_example(self.service_addr.host, token=self.token)
         return self
 
@@ -170,15 +170,15 @@ class NodeSettings(PublishedNode):
 
     @model_validator(mode="before")
     @classmethod
-    def _both_spellings(cls, data: Any) -> Any:
+    def _accept_both_spellings(cls, data: Any) -> Any:
         """Accepts the published keys ``allowed-compute-plugins`` and ``mode`` (our ``runtime``)."""
         if isinstance(data, dict) and data.get("mode") in ("docker", "process"):
             data = {**data, "runtime": data["mode"]}
         spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
-        plugins = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
-        if len(plugins) == 0 or not all(isinstance(names, list | tuple) for names in plugins):
+        plugin_lists = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
+        if len(plugin_lists) == 0 or not all(isinstance(names, list | tuple) for names in plugin_lists):
             return data
-        names = dict.fromkeys(name for table_part in plugins for name in table_part)
+        names = dict.fromkeys(name for plugin_names in plugin_lists for name in plugin_names)
         return {
             **{key: value for key, value in data.items() if key not in spellings},
             spellings[0]: list(names),
@@ -250,14 +250,14 @@ class UnderlaySettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _ports_differ(self) -> Self:
+    def _check_ports_differ(self) -> Self:
         if self.port == self.encrypted_port:
             raise ValueError("underlay.port and underlay.encrypted-port must differ")
         return self
 
     @field_validator("address")
     @classmethod
-    def _is_ipv4(cls, address: str) -> str:
+    def _check_ipv4(cls, address: str) -> str:
         return str(IPv4Address(address)) if address else ""
 
 
@@ -411,18 +411,18 @@ class AgentSettings(Settings):
     monitors: MonitorSettings = Field(MonitorSettings(), description="Services that errors and figures go to.")
 
     @model_validator(mode="after")
-    def _suits_the_runtime(self) -> Self:
+    def _check_runtime_tables(self) -> Self:
         self.container.of_runtime(self.agent.runtime)
         return self
 
     @property
     def runtime_settings(self) -> dict[str, Any]:
         """The settings of the runtime plugin, with those of the published tables that it leaves out."""
-        published = self.container.of_runtime(self.agent.runtime)
+        published_settings = self.container.of_runtime(self.agent.runtime)
         if self.resource.reserved_disk:
-            published["reserved-bytes"] = self.resource.reserved_disk
-        own = {key.replace("_", "-"): value for key, value in self.runtime.items()}
-        return {**published, **own}
+            published_settings["reserved-bytes"] = self.resource.reserved_disk
+        runtime_table = {key.replace("_", "-"): value for key, value in self.runtime.items()}
+        return {**published_settings, **runtime_table}
 
     @property
     def underlay_address(self) -> str:
@@ -440,8 +440,8 @@ class AgentSettings(Settings):
         if self.gateway.announce_addr is not None:
             return self.gateway.announce_addr
         host = self.gateway_address.host
-        is_any = host in ("0.0.0.0", "::")  # compared, not bound
-        return HostPort(host=(self.underlay_address or socket.getfqdn()) if is_any else host, port=0)
+        is_any_address = host in ("0.0.0.0", "::")  # compared, not bound
+        return HostPort(host=(self.underlay_address or socket.getfqdn()) if is_any_address else host, port=0)
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:

@@ -51,8 +51,8 @@ class CdiSpecifications:
         """Refreshes the files if no file describes one of the names, such as the name of a device that was just
         made.
         """
-        known_names = frozenset(name for names in self._names_of_plugin.values() for name in names)
-        if not known_names.issuperset(names):
+        described_names = frozenset(name for names in self._names_of_plugin.values() for name in names)
+        if not described_names.issuperset(names):
             await self.refresh()
 
     async def _refresh_plugin(self, handle: PluginHandle, directories: Sequence[str]) -> None:
@@ -74,13 +74,13 @@ class CdiSpecifications:
         self._problem = problem
 
     def _write(self, plugin_key: str, content: Mapping[str, Any], directories: Sequence[str]) -> frozenset[str]:
-        others = CdiRegistry(directories, without_prefix=file_prefix(self._agent_id)).devices()
-        kind, devices = content.get("kind"), content.get("devices")
+        devices_of_others = CdiRegistry(directories, without_prefix=file_prefix(self._agent_id)).devices()
+        cdi_kind, devices = content.get("kind"), content.get("devices")
         if isinstance(devices, list | tuple):
             own_devices = [
                 device
                 for device in devices
-                if not isinstance(device, Mapping) or f"{kind}={device.get('name')}" not in others
+                if not isinstance(device, Mapping) or f"{cdi_kind}={device.get('name')}" not in devices_of_others
             ]
             content = {**content, "devices": own_devices}
         return write_specification(Path(directories[-1]), self._agent_id, plugin_key, content)

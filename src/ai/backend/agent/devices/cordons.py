@@ -92,12 +92,12 @@ class Cordons:
         rule: str = "",
     ) -> None:
         """Cordons or taints a device, in place of an earlier cordon or taint."""
-        until = None if expires_after_s is None else self._wall_clock() + expires_after_s
+        expires_at = None if expires_after_s is None else self._wall_clock() + expires_after_s
         cordon = Cordon(
             device_name=device_name,
             device_id=device_id,
             reason=" ".join(reason.split()),
-            until=until,
+            until=expires_at,
             taint=taint,
             rule=rule,
         )

@@ -23,7 +23,7 @@ class CutDevices:
         kind = self._inventory.kinds.get(plugin_key)
         return [
             device
-            for device in (kind.evaluated if kind is not None else ())
+            for device in (kind.devices_with_health if kind is not None else ())
             if device.parent_id is not None
             and parent_id in (None, device.parent_id)
             and self._inventory.is_idle_partition(plugin_key, device)
@@ -31,10 +31,10 @@ class CutDevices:
 
     def partition_ids(self, plugin_key: str, parent_id: DeviceId) -> list[DeviceId]:
         """Returns all partitions of a device."""
-        answered = self._inventory.kinds[plugin_key].answered
-        return [device.device_id for device in answered if device.parent_id == parent_id]
+        listed_devices = self._inventory.kinds[plugin_key].listed_devices
+        return [device.device_id for device in listed_devices if device.parent_id == parent_id]
 
-    def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
+    def find_uncut_partition(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
         """Returns the plugin, slot and device of one partition that a kernel holds and that is not cut yet. Returns
         None if every partition of the kernel is cut.
         """
@@ -49,7 +49,7 @@ class CutDevices:
                     return key, slot_name, device.device_id
         return None
 
-    def held_in_parts(self, kernel_id: str) -> list[tuple[str, DeviceId]]:
+    def cut_devices_held_whole(self, kernel_id: str) -> list[tuple[str, DeviceId]]:
         """Returns the plugins and devices that a kernel holds as a whole and that are still cut."""
         inventory = self._inventory
         return [
@@ -61,7 +61,7 @@ class CutDevices:
             if any(slot.slot_name == slot_name and not slot.counters for slot in device.slots)
         ]
 
-    async def replace_uncut(
+    async def replace_uncut_partition(
         self,
         kernel_id: str,
         handle: PluginHandle,
@@ -75,7 +75,7 @@ class CutDevices:
         No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
         """
 
-        async def give() -> None:
+        async def replace_device() -> None:
             self._inventory.replace_device(kernel_id, slot_name, device_id, await create())
 
-        await self._inventory.relist_after(handle, give)
+        await self._inventory.change_and_relist(handle, replace_device)

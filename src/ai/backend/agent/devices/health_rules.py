@@ -34,31 +34,31 @@ class HealthRules:
             return
         if len(self._failures) >= _MAX_DEVICES:
             self._failures.clear()
-        times = self._failures.setdefault((plugin_key, device_id), deque(maxlen=self._settings.failures))
-        times.append(self._clock())
+        failure_times = self._failures.setdefault((plugin_key, device_id), deque(maxlen=self._settings.failures))
+        failure_times.append(self._clock())
 
     async def apply(self) -> None:
         """Cordons each device whose failures have reached the limit of the settings, and then counts its failures from
         zero.
         """
-        rule, now = self._settings, self._clock()
-        due = [
+        cordon_settings, now = self._settings, self._clock()
+        failing_devices = [
             key
-            for key, times in self._failures.items()
-            if len(times) == rule.failures and now - times[0] <= rule.within
+            for key, failure_times in self._failures.items()
+            if len(failure_times) == cordon_settings.failures and now - failure_times[0] <= cordon_settings.within
         ]
-        for plugin_key, device_id in due:
+        for plugin_key, device_id in failing_devices:
             if self._operations.is_cordoned(plugin_key, device_id):  # an operator's cordon has no end of ours
                 continue
-            times = self._failures[plugin_key, device_id]
-            reason = f"failed {rule.failures} times within {times[-1] - times[0]:.0f} s"
+            failure_times = self._failures[plugin_key, device_id]
+            reason = f"failed {cordon_settings.failures} times within {failure_times[-1] - failure_times[0]:.0f} s"
             log.warning("the device %s of %s is cordoned: it has %s", device_id, plugin_key, reason)
             operation = OperateDevice(
                 device_name=plugin_key,
                 device_id=device_id,
                 action="cordon",
                 argument=reason,
-                expires_after_s=rule.duration,
+                expires_after_s=cordon_settings.duration,
             )
             try:
                 await self._operations.operate(operation)

@@ -12,10 +12,12 @@ from ai.backend.common.ids import SlotName
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """Holds the allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
+    """Holds the allocation of a kernel or a claim, and the part of it that the present devices provide
+    (``taken_devices``).
+    """
 
     allocation: DeviceAllocation
-    taken: DeviceAllocation
+    taken_devices: DeviceAllocation
 
 
 class ClaimedDevices(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +27,7 @@ class ClaimedDevices(msgspec.Struct, frozen=True, kw_only=True):
 
     claim_id: str
     slots: frozenset[str]
-    bound: DeviceAllocation | None = None
+    bound_devices: DeviceAllocation | None = None
 
 
 @dataclass(slots=True)
@@ -47,42 +49,42 @@ class Holdings:
         first kernel.
         """
         kernel_of_claim = {claim_id: kernel_id for kernel_id, claim_id in reversed(self.claim_of_kernel.items())}
-        claimed = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self.of_claim.items()]
-        return [*self.of_kernel.items(), *claimed]
+        claim_holdings = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self.of_claim.items()]
+        return [*self.of_kernel.items(), *claim_holdings]
 
     def holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, Holding], str]:
         """Returns the holding that gives a kernel this slot, as the map of holdings and the key in it. The holding is
         that of the kernel's claim if the claim has the slot, and otherwise the kernel's own.
         """
         claim_id = self.claim_of_kernel.get(kernel_id, "")
-        claimed = self.of_claim.get(claim_id)
-        if claimed is not None and slot_name in claimed.allocation.slots:
+        claim_holding = self.of_claim.get(claim_id)
+        if claim_holding is not None and slot_name in claim_holding.allocation.slots:
             return self.of_claim, claim_id
         return self.of_kernel, kernel_id
 
     def allocation(self, kernel_id: str) -> DeviceAllocation:
         """Returns the allocation of a kernel over all plugins, with the devices of its claim."""
         holding = self.of_kernel.get(kernel_id)
-        claimed = self.of_claim.get(self.claim_of_kernel.get(kernel_id, ""))
-        if holding is None or claimed is None:
+        claim_holding = self.of_claim.get(self.claim_of_kernel.get(kernel_id, ""))
+        if holding is None or claim_holding is None:
             return holding.allocation if holding is not None else DeviceAllocation()
-        return DeviceAllocation(slots={**holding.allocation.slots, **claimed.allocation.slots})
+        return DeviceAllocation(slots={**holding.allocation.slots, **claim_holding.allocation.slots})
 
     def remove(self, kernel_id: str) -> list[Holding]:
         """Removes and returns the holding of a kernel, and the holding of its claim if no other kernel holds the
         claim.
         """
-        removed = [self.of_kernel.pop(kernel_id, None)]
+        removed_holdings = [self.of_kernel.pop(kernel_id, None)]
         claim_id = self.claim_of_kernel.pop(kernel_id, None)
         if claim_id is not None and claim_id not in self.claim_of_kernel.values():
-            removed.append(self.of_claim.pop(claim_id, None))
-        return [holding for holding in removed if holding is not None]
+            removed_holdings.append(self.of_claim.pop(claim_id, None))
+        return [holding for holding in removed_holdings if holding is not None]
 
 
 def split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
     """Splits an allocation into two: the devices of the slots that a claim does not provide, and the devices of the
     claim.
     """
-    claimed = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
-    own = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
-    return DeviceAllocation(slots=own), DeviceAllocation(slots=claimed)
+    claimed_devices = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
+    other_devices = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
+    return DeviceAllocation(slots=other_devices), DeviceAllocation(slots=claimed_devices)

@@ -119,12 +119,12 @@ class Inventory:
         async with self._queries.lock:
             await self._plugins.start(now)
             handles = self._plugins.started()
-            changed = await self._queries.ask(handles, lambda: self._plugins.handles)
-            offering = frozenset(handle.key for handle in self._plugins.started())
-            changed, self._offering_keys = changed or offering != self._offering_keys, offering
-            await self._finish_refresh(changed)
+            is_changed = await self._queries.ask_devices(handles, lambda: self._plugins.handles)
+            offering_keys = frozenset(handle.key for handle in self._plugins.started())
+            is_changed, self._offering_keys = is_changed or offering_keys != self._offering_keys, offering_keys
+            await self._finish_refresh(is_changed)
             await self._queries.ask_info([handle for handle in handles if handle.key in self.kinds])
-            return changed
+            return is_changed
 
     async def _finish_refresh(self, is_changed: bool) -> None:
         if is_changed or self.is_stale:
@@ -169,10 +169,10 @@ class Inventory:
             if lost_device_ids := self._lost_devices(old_kind, kind):
                 return self._keep_lost_devices(handle, old_kind, kind, lost_device_ids)
         if handle.key in self.cut_on_demand:
-            self._whole_devices.update(handle.key, kind.answered)
+            self._whole_devices.update(handle.key, kind.listed_devices)
         self._update_health(handle.key, kind)
         if old_kind is not None and kind == old_kind:
-            old_kind.answered, old_kind.queried_at = kind.answered, kind.queried_at
+            old_kind.listed_devices, old_kind.queried_at = kind.listed_devices, kind.queried_at
             return False
         self.kinds[handle.key] = kind
         return True
@@ -199,8 +199,8 @@ class Inventory:
 
     def _lost_devices(self, old_kind: DeviceKind, new_kind: DeviceKind) -> frozenset[DeviceId]:
         """Returns the devices that kernels hold and that the plugin does not list any more."""
-        removed_devices = {device.device_id: device for device in old_kind.answered}
-        for device in new_kind.answered:
+        removed_devices = {device.device_id: device for device in old_kind.listed_devices}
+        for device in new_kind.listed_devices:
             removed_devices.pop(device.device_id, None)
         held_slots = [holding.allocation.slots for _, holding in self._holdings.all()] if removed_devices else []
         return frozenset(
@@ -216,15 +216,15 @@ class Inventory:
 
         The other devices have the health of the new answer.
         """
-        shown_ids = ", ".join(sorted(lost_device_ids)[:3])
-        handle.complain("list_devices", f"list_devices: {shown_ids:.200} is listed no more, and a kernel holds it")
+        id_text = ", ".join(sorted(lost_device_ids)[:3])
+        handle.complain("list_devices", f"list_devices: {id_text:.200} is listed no more, and a kernel holds it")
         previous_devices = old_kind.devices
-        listed_devices = {device.device_id: device for device in new_kind.answered}
-        old_kind.answered = tuple(
+        listed_devices = {device.device_id: device for device in new_kind.listed_devices}
+        old_kind.listed_devices = tuple(
             replace(device, health=DeviceHealth.UNHEALTHY, health_reason=_LOST_REASON)
-            if (listed := listed_devices.get(device.device_id)) is None
-            else replace(device, health=listed.health, health_reason=listed.health_reason)
-            for device in old_kind.answered
+            if (listed_device := listed_devices.get(device.device_id)) is None
+            else replace(device, health=listed_device.health, health_reason=listed_device.health_reason)
+            for device in old_kind.listed_devices
         )
         old_kind.queried_at = new_kind.queried_at
         self._update_health(handle.key, old_kind)
@@ -233,29 +233,29 @@ class Inventory:
     def _update_health(self, plugin_key: str, kind: DeviceKind) -> None:
         """Sets the health of a plugin's devices by its last list and by later changes, and recomputes the slots."""
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
-        tracker.retain(device.device_id for device in kind.answered)
+        tracker.retain(device.device_id for device in kind.listed_devices)
         reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_withheld}
-        kind.evaluated = tuple(
+        kind.devices_with_health = tuple(
             device
-            if (taint := _of_device_or_parent(self._taint_of_device, plugin_key, device)) is None
+            if (taint := _value_of_device_or_parent(self._taint_of_device, plugin_key, device)) is None
             else with_taint(device, taint)
-            for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
+            for device in tracker.evaluate(kind.listed_devices, kind.queried_at, asyncio.get_running_loop().time())
         )
         kind.devices = tuple(
             device
             if (
                 reason := reason_of_excluded.get((plugin_key, device.device_id))
-                or _of_device_or_parent(self._reason_of_cordoned, plugin_key, device)
+                or _value_of_device_or_parent(self._reason_of_cordoned, plugin_key, device)
             )
             is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
-            for device in kind.evaluated
+            for device in kind.devices_with_health
         )
         if plugin_key in self.cut_on_demand:
             is_joinable = partial(self._is_held_or_joinable, plugin_key, kind.slot_names)
             kind.devices = with_partitions_counted(kind.devices, self._whole_devices.of(plugin_key), is_joinable)
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
-        failed_ids = frozenset(d.device_id for d in kind.evaluated if d.health is not DeviceHealth.HEALTHY)
+        failed_ids = frozenset(d.device_id for d in kind.devices_with_health if d.health is not DeviceHealth.HEALTHY)
         new_ids, self._failed_ids[plugin_key] = failed_ids - self._failed_ids.get(plugin_key, frozenset()), failed_ids
         for device_id in sorted(new_ids):
             self.failed(plugin_key, device_id)
@@ -276,9 +276,9 @@ class Inventory:
 
     def is_idle_partition(self, plugin_key: str, device: ComputeDevice) -> bool:
         """Returns True for a partition that no kernel holds and that may be joined."""
-        excluded = (self._reason_of_uncounted, self._reason_of_cordoned, self._reason_of_withheld)
+        exclusion_reasons = (self._reason_of_uncounted, self._reason_of_cordoned, self._reason_of_withheld)
         return (
-            not any((plugin_key, device.device_id) in reasons for reasons in excluded)
+            not any((plugin_key, device.device_id) in reasons for reasons in exclusion_reasons)
             and self._is_idle(plugin_key, device)
             and not self._holders_of([device.device_id], self.kinds[plugin_key].slot_names)
         )
@@ -295,7 +295,7 @@ class Inventory:
         kind, now = self.kinds.get(plugin_key), asyncio.get_running_loop().time()
         if kind is None:
             return False
-        listed_ids = {device.device_id for device in kind.answered}
+        listed_ids = {device.device_id for device in kind.listed_devices}
         for change in changes:
             if change.device_id in listed_ids:
                 self._health[plugin_key].on_change(change, now)
@@ -344,17 +344,17 @@ class Inventory:
             )
         ]
 
-    def health_due(self) -> float | None:
+    def next_recovery_at(self) -> float | None:
         """Returns the time at which the next device may recover, in seconds of the monotonic clock."""
         return min((due_at for tracker in self._health.values() if (due_at := tracker.due()) is not None), default=None)
 
-    def unhealthy(self, kernel_id: str) -> list[UnhealthyDevice]:
+    def unhealthy_devices(self, kernel_id: str) -> list[UnhealthyDevice]:
         """Returns the failed devices that a kernel holds, in a stable order."""
         held_slots = self.holding(kernel_id).slots
         return [
             UnhealthyDevice(device_name=key, device_id=device.device_id, reason=device.health_reason[:500])
             for key, kind in sorted(self.kinds.items())
-            for device in kind.evaluated
+            for device in kind.devices_with_health
             if device.health is not DeviceHealth.HEALTHY
             and any(device.device_id in held_slots.get(slot.slot_name, ()) for slot in device.slots)
         ]
@@ -362,7 +362,7 @@ class Inventory:
     async def rebuild(self) -> None:
         """Builds the alloc maps anew from the present devices and the allocations of kernels."""
         allocate_of_plugin: dict[str, Allocate] = {}
-        for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
+        for key in [key for key, kind in self.kinds.items() if kind.alloc_map_spec is None]:
             try:
                 allocate_of_plugin[key] = await self._plugins.get(key).call("create_alloc_map", _allocate_function_of)
             except BackendError as e:
@@ -372,8 +372,8 @@ class Inventory:
         alloc_map_of_plugin: dict[str, AbstractAllocMap] = {}
         for key, kind in self.kinds.items():
             try:
-                if kind.spec is not None:
-                    alloc_map_of_plugin[key] = build_alloc_map(kind.spec, kind.devices)
+                if kind.alloc_map_spec is not None:
+                    alloc_map_of_plugin[key] = build_alloc_map(kind.alloc_map_spec, kind.devices)
                 else:
                     complain = partial(self._complain, key)
                     alloc_map_of_plugin[key] = ExternalAllocMap(
@@ -385,8 +385,8 @@ class Inventory:
         for key in alloc_map_of_plugin:
             self._allocator.record_devices(key, self.kinds[key].devices, self.kinds[key].namespaces)
         for holdings in (self._holdings.of_kernel, self._holdings.of_claim):
-            for holder, holding in holdings.items():
-                holdings[holder] = self._count_allocation(holder, holding.allocation)
+            for holder_key, holding in holdings.items():
+                holdings[holder_key] = self._count_allocation(holder_key, holding.allocation)
         self._built_devices = {key: kind.devices for key, kind in self.kinds.items()}
         self._update_uncounted()
 
@@ -395,9 +395,9 @@ class Inventory:
         reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         for kernel_id, holding in self._holdings.all():
             for slot, quantities in holding.allocation.slots.items():
-                counted = holding.taken.slots.get(slot, {})
+                taken_amounts = holding.taken_devices.slots.get(slot, {})
                 for device_id, quantity in quantities.items():
-                    for key in self._owners_of_held(slot) if counted.get(device_id, 0) < quantity else ():
+                    for key in self._owners_of_held(slot) if taken_amounts.get(device_id, 0) < quantity else ():
                         reason = f"the kernel {kernel_id} holds {format_quantity(quantity)} {slot} of it"
                         reason_of_uncounted[key, device_id] = f"{reason}, which it does not offer now"
         changed_keys = {key for key, _ in reason_of_uncounted.keys() ^ self._reason_of_uncounted.keys()}
@@ -424,10 +424,10 @@ class Inventory:
 
     def _count_allocation(self, kernel_id: str, allocation: DeviceAllocation) -> Holding:
         held_slots = ResourceSlot({slot: allocation.total(slot) for slot in allocation.slots})
-        taken = self._allocator.adopt(held_slots, allocation)
-        if taken.slots != allocation.slots:
+        taken_devices = self._allocator.adopt(held_slots, allocation)
+        if taken_devices.slots != allocation.slots:
             log.warning("kernel %s holds more than the present devices have; what is missing is not counted", kernel_id)
-        return Holding(allocation, taken)
+        return Holding(allocation, taken_devices)
 
     def owner_of(self, slot: str) -> str | None:
         """Returns the plugin that offers a slot, if there is one."""
@@ -458,13 +458,13 @@ class Inventory:
         device_requests: Sequence[str] = (),
         *,
         claim: ClaimedDevices | None = None,
-        kept: Mapping[str, DeviceAllocation] = MappingProxyType({}),
+        devices_of_claims: Mapping[str, DeviceAllocation] = MappingProxyType({}),
     ) -> None:
         """Allocates the planned devices to a kernel, or equivalent ones if the inventory has changed since the plan.
 
         Args:
             claim: the kernel's device claim. Devices that it has already are taken as they are.
-            kept: the devices of the node's claims, by claim; those of other claims are not allocated.
+            devices_of_claims: the devices of the node's claims, by claim; those of other claims are not allocated.
 
         Raises:
             InvalidAllocation: the plan is of the present inventory and impossible, or does not match the request.
@@ -474,31 +474,31 @@ class Inventory:
             return
         self._check_available(slots)
         own_claim_id = claim.claim_id if claim is not None else None
-        reserves = [
+        reserved_allocations = [
             self._reserve(allocation)
-            for claim_id, allocation in kept.items()
+            for claim_id, allocation in devices_of_claims.items()
             if claim_id != own_claim_id and claim_id not in self._holdings.of_claim
         ]
         try:
-            if claim is not None and (bound := self._bound_of(claim)) is not None:
-                holding = self._claim_holding(claim.claim_id, bound)
+            if claim is not None and (bound_devices := self._bound_of(claim)) is not None:
+                holding = self._claim_holding(claim.claim_id, bound_devices)
                 own_slots = ResourceSlot({slot: amount for slot, amount in slots.items() if slot not in claim.slots})
                 own_plan, _ = split(plan, claim.slots)
                 try:
                     allocation = self._allocate(own_slots, own_plan, plan_generation, requirements, ())
                 except BaseException:
                     if claim.claim_id not in self._holdings.of_claim:
-                        self._allocator.free(holding.taken)
+                        self._allocator.free(holding.taken_devices)
                     raise
                 self._holdings.of_claim[claim.claim_id] = holding
             else:
                 allocation = self._allocate(slots, plan, plan_generation, requirements, device_requests)
                 if claim is not None:
-                    allocation, claimed = split(allocation, claim.slots)
-                    self._holdings.of_claim[claim.claim_id] = Holding(claimed, claimed)
+                    allocation, claimed_devices = split(allocation, claim.slots)
+                    self._holdings.of_claim[claim.claim_id] = Holding(claimed_devices, claimed_devices)
         finally:
-            for reserve in reserves:
-                self._allocator.free(reserve)
+            for reserved_allocation in reserved_allocations:
+                self._allocator.free(reserved_allocation)
         if claim is not None:
             self._holdings.claim_of_kernel[kernel_id] = claim.claim_id
         self._holdings.of_kernel[kernel_id] = Holding(allocation, allocation)
@@ -514,29 +514,29 @@ class Inventory:
         Returns None for a claim that is not bound.
         """
         holding = self._holdings.of_claim.get(claim.claim_id)
-        return claim.bound if claim.bound is not None or holding is None else holding.allocation
+        return claim.bound_devices if claim.bound_devices is not None or holding is None else holding.allocation
 
-    def _claim_holding(self, claim_id: str, bound: DeviceAllocation) -> Holding:
+    def _claim_holding(self, claim_id: str, bound_devices: DeviceAllocation) -> Holding:
         """Returns the holding of a bound claim, and takes its devices if no other kernel holds the claim yet. Raises
         InsufficientResource if a device is not there, not healthy or taken.
         """
-        if unhealthy_ids := bound.device_ids() - self._healthy_ids(bound):
+        if unhealthy_ids := bound_devices.device_ids() - self._healthy_ids(bound_devices):
             raise InsufficientResource(f"devices of the claim are missing or have failed: {', '.join(unhealthy_ids)}")
         if (holding := self._holdings.of_claim.get(claim_id)) is not None:
-            if holding.allocation.slots != bound.slots:
+            if holding.allocation.slots != bound_devices.slots:
                 raise InsufficientResource("another kernel holds the claim with other devices")
-            if not is_shareable(self._plugin_devices(), bound):
+            if not is_shareable(self._plugin_devices(), bound_devices):
                 raise InsufficientResource("another kernel holds the claim, whose devices are not shared")
             return holding
         try:
-            self._allocator.apply(bound)
+            self._allocator.apply(bound_devices)
         except InvalidAllocation as e:
             raise InsufficientResource(f"devices of the claim are taken: {e.message}") from None
-        return Holding(bound, bound)
+        return Holding(bound_devices, bound_devices)
 
     def _plugin_devices(self) -> list[PluginDevices]:
         return [
-            PluginDevices(name=DeviceName(key), devices=kind.devices, alloc_map=kind.spec)
+            PluginDevices(name=DeviceName(key), devices=kind.devices, alloc_map=kind.alloc_map_spec)
             for key, kind in self.kinds.items()
         ]
 
@@ -565,7 +565,7 @@ class Inventory:
             slots.nonzero(),
             DeviceAllocation() if missing_ids else plan,
             requirements=requirements,
-            device_requests=[self._request_compiler.compile(text) for text in device_requests],
+            device_requests=[self._request_compiler.compile(request_text) for request_text in device_requests],
         )
         if failed_ids := allocation.device_ids() - self._healthy_ids(allocation):
             # A plugin's own map may be older than the last health changes.
@@ -585,48 +585,48 @@ class Inventory:
         healthy_ids = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")
-            healthy = {
+            healthy_offered_ids = {
                 device_id
                 for device in (kind.devices if kind else ())
                 if device.health is DeviceHealth.HEALTHY
                 for device_id in (device.device_id, *device.partition_ids)
             }
-            healthy_ids |= healthy & devices.keys()
+            healthy_ids |= healthy_offered_ids & devices.keys()
         return frozenset(healthy_ids)
 
     def adopt(self, kernel_id: str, allocation: DeviceAllocation, claim: ClaimedDevices | None = None) -> None:
         """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
         if claim is not None:
-            allocation, claimed = split(allocation, claim.slots)
+            allocation, claimed_devices = split(allocation, claim.slots)
             self._holdings.claim_of_kernel[kernel_id] = claim.claim_id
             if claim.claim_id not in self._holdings.of_claim:
-                self._holdings.of_claim[claim.claim_id] = self._count_allocation(claim.claim_id, claimed)
+                self._holdings.of_claim[claim.claim_id] = self._count_allocation(claim.claim_id, claimed_devices)
         self._holdings.of_kernel[kernel_id] = self._count_allocation(kernel_id, allocation)
         self._update_uncounted()
 
     def free(self, kernel_id: str) -> None:
         """Frees the allocation of a kernel, and the allocation of its claim if no other kernel holds the claim."""
-        freed = self._holdings.remove(kernel_id)
-        for holding in freed:
-            self._allocator.free(holding.taken)
-        if any(holding.taken.slots != holding.allocation.slots for holding in freed):
+        freed_holdings = self._holdings.remove(kernel_id)
+        for holding in freed_holdings:
+            self._allocator.free(holding.taken_devices)
+        if any(holding.taken_devices.slots != holding.allocation.slots for holding in freed_holdings):
             self._update_uncounted()
 
     def replace_device(self, kernel_id: str, slot_name: SlotName, device_id: DeviceId, partition_id: DeviceId) -> None:
         """Gives a kernel, or its claim, a partition in place of a partition of the device that was not cut yet. A
         kernel that has ended gets nothing. :meth:`rebuild` must follow.
         """
-        holdings, holder = self._holdings.holder_of(kernel_id, slot_name)
-        if (holding := holdings.get(holder)) is None:
+        holdings, holder_key = self._holdings.holder_of(kernel_id, slot_name)
+        if (holding := holdings.get(holder_key)) is None:
             return
         slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
-        remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
-        if remaining > 0:
-            slots[slot_name][device_id] = remaining
+        remaining_amount = slots[slot_name].pop(device_id, Decimal(0)) - 1
+        if remaining_amount > 0:
+            slots[slot_name][device_id] = remaining_amount
         slots[slot_name][partition_id] = Decimal(1)
-        holdings[holder] = Holding(DeviceAllocation(slots=slots), holding.taken)
+        holdings[holder_key] = Holding(DeviceAllocation(slots=slots), holding.taken_devices)
 
-    async def relist_after(self, handle: PluginHandle, change: Callable[[], Awaitable[None]]) -> None:
+    async def change_and_relist(self, handle: PluginHandle, change: Callable[[], Awaitable[None]]) -> None:
         """Changes the devices of a plugin and then lists them again. Other lists of the plugin are ignored meanwhile.
 
         Raises BackendError, of ``change``; the devices are listed then, too.
@@ -635,7 +635,7 @@ class Inventory:
             try:
                 await change()
             finally:
-                if await self._queries.ask_anew(handle):
+                if await self._queries.ask_devices_again(handle):
                     self.generation += 1
                 await self.rebuild()  # also where only what a kernel holds has changed
         self.changed()
@@ -656,9 +656,11 @@ class Inventory:
         )
 
 
-def _of_device_or_parent(
+def _value_of_device_or_parent(
     values: Mapping[tuple[str, DeviceId], str], plugin_key: str, device: ComputeDevice
 ) -> str | None:
     """Returns the value of a device. If there is none, returns the value of the device of which it is a partition."""
-    own = values.get((plugin_key, device.device_id))
-    return own if own is not None or device.parent_id is None else values.get((plugin_key, device.parent_id))
+    own_value = values.get((plugin_key, device.device_id))
+    return (
+        own_value if own_value is not None or device.parent_id is None else values.get((plugin_key, device.parent_id))
+    )

@@ -25,18 +25,18 @@ from ai.backend.common.structs import replace
 class DeviceKind:
     """Holds the devices and slots of one accelerator plugin.
 
-    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``evaluated`` have the health that counts,
-    also if they are withheld, and ``devices`` are what is offered, without partitions that are counted at their device.
-    Allocation gives the same results with equal values.
+    ``listed_devices`` are as the plugin listed them at ``queried_at``; ``devices_with_health`` have the health that
+    counts, also if they are withheld, and ``devices`` are what is offered, without partitions that are counted at their
+    device. Allocation gives the same results with equal values.
     """
 
     devices: tuple[ComputeDevice, ...] = ()
     displays: tuple[SlotDisplay, ...] = ()
     slots: dict[SlotName, Decimal] = field(default_factory=dict)
-    spec: AllocMapSpec | None = None
+    alloc_map_spec: AllocMapSpec | None = None
     namespaces: tuple[VariantNamespace, ...] = ()
-    answered: tuple[ComputeDevice, ...] = field(default=(), compare=False)
-    evaluated: tuple[ComputeDevice, ...] = field(default=(), compare=False)
+    listed_devices: tuple[ComputeDevice, ...] = field(default=(), compare=False)
+    devices_with_health: tuple[ComputeDevice, ...] = field(default=(), compare=False)
     queried_at: float = field(default=0.0, compare=False)
     info: dict[str, str] | None = field(default=None, compare=False)
 
@@ -51,14 +51,14 @@ class DeviceKind:
 
         Raises NotFound for a device that the plugin does not list.
         """
-        listed_devices = {str(device.device_id): device for device in self.answered}
+        listed_devices = {str(device.device_id): device for device in self.listed_devices}
         slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
         for device_id in device_ids:
             device = listed_devices.get(device_id)
-            offered = [slot for slot in device.slots if not slot.counters] if device is not None else []
-            if device is None or not offered:
+            offered_slots = [slot for slot in device.slots if not slot.counters] if device is not None else []
+            if device is None or not offered_slots:
                 raise NotFound(f"the plugin lists no device {device_id[:128]!r} that sessions can see")
-            slot = max(offered, key=lambda slot: slot.amount)
+            slot = max(offered_slots, key=lambda slot: slot.amount)
             slots.setdefault(slot.slot_name, {})[device.device_id] = slot.amount or slot.quantum
         return DeviceAllocation(slots=slots)
 

@@ -79,52 +79,57 @@ class MetricRules:
         kind = self._inventory.kinds.get(plugin_key)
         if not rules or kind is None or plugin_key in INTRINSIC:
             return
-        measured = [device for device in kind.evaluated if device.device_id in readings]
-        observed = measured[: MAX_EVALUATIONS // len(rules)]
-        if (is_over_limit := len(observed) < len(measured)) and not self._is_over_limit:
-            log.error("rules are evaluated for %d of %d devices of %s", len(observed), len(measured), plugin_key)
+        measured_devices = [device for device in kind.devices_with_health if device.device_id in readings]
+        evaluated_devices = measured_devices[: MAX_EVALUATIONS // len(rules)]
+        if (is_over_limit := len(evaluated_devices) < len(measured_devices)) and not self._is_over_limit:
+            log.error(
+                "rules are evaluated for %d of %d devices of %s",
+                len(evaluated_devices),
+                len(measured_devices),
+                plugin_key,
+            )
         self._is_over_limit = is_over_limit
-        for device in observed:
-            facts = {**attributes_of(device), **_facts_of_readings(readings[device.device_id])}
+        for device in evaluated_devices:
+            device_facts = {**attributes_of(device), **_facts_of_readings(readings[device.device_id])}
             for rule in rules:
-                self._evaluate(rule, (rule.settings.name, plugin_key, device.device_id), facts)
-        observed_ids = {device.device_id for device in observed}
-        for key in [key for key in self._since if key[1] == plugin_key and key[2] not in observed_ids]:
+                self._evaluate(rule, (rule.settings.name, plugin_key, device.device_id), device_facts)
+        evaluated_ids = {device.device_id for device in evaluated_devices}
+        for key in [key for key in self._since if key[1] == plugin_key and key[2] not in evaluated_ids]:
             del self._since[key]
 
-    def _evaluate(self, rule: _Rule, key: Key, facts: Attributes) -> None:
+    def _evaluate(self, rule: _Rule, key: Key, device_facts: Attributes) -> None:
         name, plugin_key, device_id = key
         is_in_force = self._operations.rule_of(plugin_key, device_id) == name
         lasting_s = rule.settings.recovery if is_in_force else rule.settings.seconds
         if not is_in_force:
-            holds = rule.when.selects(facts)
+            is_condition_met = rule.when.selects(device_facts)
         elif rule.until is not None:
-            holds = rule.until.selects(facts)
+            is_condition_met = rule.until.selects(device_facts)
         else:
-            holds = rule.when.term is not None and rule.when.term.value_for(facts) is False
-        if not holds:
+            is_condition_met = rule.when.term is not None and rule.when.term.value_for(device_facts) is False
+        if not is_condition_met:
             self._since.pop(key, None)
             self._due.pop(key, None)
             return
         now = self._clock()
         if now - self._since.setdefault(key, now) >= lasting_s:
-            self._due[key] = "" if is_in_force else _describe(rule, facts)
+            self._due[key] = "" if is_in_force else _describe(rule, device_facts)
 
     async def apply(self) -> None:
         """Sets and removes the cordons and taints that :meth:`observe` found due. A failed change is tried again at the
         next round of measurements.
         """
-        due, self._due = self._due, {}
+        due_changes, self._due = self._due, {}
         settings_by_name = {rule.settings.name: rule.settings for rule in self._rules}
-        for key, reason in due.items():
+        for key, reason in due_changes.items():
             name, plugin_key, device_id = key
             self._since.pop(key, None)
             rule = settings_by_name[name]
             try:
                 if not reason:
-                    if await self._operations.release_by_rule(plugin_key, device_id, name):
+                    if await self._operations.uncordon_by_rule(plugin_key, device_id, name):
                         log.warning("the device %s of %s has recovered from the rule %s", device_id, plugin_key, name)
-                elif await self._operations.hold_by_rule(
+                elif await self._operations.cordon_by_rule(
                     plugin_key, device_id, name, reason, rule.duration, taint=rule.taint
                 ):
                     log.warning("the device %s of %s: %s", device_id, plugin_key, reason)
@@ -133,20 +138,20 @@ class MetricRules:
 
 
 def _facts_of_readings(readings: Mapping[str, Reading]) -> dict[str, tuple[Value, ...]]:
-    facts: dict[str, tuple[Value, ...]] = {}
+    device_facts: dict[str, tuple[Value, ...]] = {}
     for name, reading in readings.items():
-        for prefix, number in ((_METRIC, reading.value), (_RATE, reading.rate)):
-            if math.isfinite(number):
-                facts[f"{prefix}.{name}"] = (Decimal(repr(number)),)
-    return facts
+        for fact_prefix, value in ((_METRIC, reading.value), (_RATE, reading.rate)):
+            if math.isfinite(value):
+                device_facts[f"{fact_prefix}.{name}"] = (Decimal(repr(value)),)
+    return device_facts
 
 
-def _describe(rule: _Rule, facts: Attributes) -> str:
+def _describe(rule: _Rule, device_facts: Attributes) -> str:
     """Returns the rule's name, its condition and the values behind it, for people."""
     values = [
-        f"{name} is {float(facts[name][0]):g}"
-        for name in sorted(facts)
+        f"{name} is {float(device_facts[name][0]):g}"
+        for name in sorted(device_facts)
         if name.startswith((f"{_METRIC}.", f"{_RATE}.")) and name in rule.settings.when
     ]
-    lasting = f" for {rule.settings.seconds:g} s" if rule.settings.seconds else ""
-    return f"rule {rule.settings.name}: {rule.settings.when}{lasting} ({', '.join(values[:4])})"
+    duration_text = f" for {rule.settings.seconds:g} s" if rule.settings.seconds else ""
+    return f"rule {rule.settings.name}: {rule.settings.when}{duration_text} ({', '.join(values[:4])})"

@@ -23,7 +23,7 @@ from ai.backend.plugin.sysfs.tree import Tree
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _ACTIVE = "ACTIVE"
-_CLOSENESS = list(LinkKind)
+_LINK_KINDS = list(LinkKind)
 MAX_CARDS = 64
 
 
@@ -48,14 +48,14 @@ def read_network_cards(tree: Tree) -> list[NetworkCard]:
             if (tree.text(f"{port}/state") or "").endswith(_ACTIVE)
             and (match := _RATE.match(tree.text(f"{port}/rate") or ""))
         ]
-        _add(cards, tree, path, max(rates, default=0.0), is_rdma=True)
+        _add_card(cards, tree, path, max(rates, default=0.0), is_rdma=True)
     for path in tree.glob("/sys/class/net/*")[:MAX_CARDS]:
         if tree.text(f"{path}/operstate") == "up":
-            _add(cards, tree, path, (tree.value(f"{path}/speed") or 0.0) / 1000, is_rdma=False)
+            _add_card(cards, tree, path, (tree.value(f"{path}/speed") or 0.0) / 1000, is_rdma=False)
     return list(cards.values())
 
 
-def _add(cards: dict[str, NetworkCard], tree: Tree, path: str, rate: float, *, is_rdma: bool) -> None:
+def _add_card(cards: dict[str, NetworkCard], tree: Tree, path: str, rate: float, *, is_rdma: bool) -> None:
     pci = pci_device(tree, f"{path}/device")
     if pci is None or rate <= 0 or tree.exists(f"{pci.path}/physfn"):
         return
@@ -69,7 +69,7 @@ def _add(cards: dict[str, NetworkCard], tree: Tree, path: str, rate: float, *, i
 
 def needs_cards(devices: Sequence[ComputeDevice]) -> bool:
     """Returns True if at least one device has a PCI address and does not state its network card itself."""
-    return any(_address_of(device) is not None and not _states_network(device) for device in devices)
+    return any(_address_of(device) is not None and not _has_network_property(device) for device in devices)
 
 
 def with_network_cards(devices: Sequence[ComputeDevice], tree: Tree) -> tuple[ComputeDevice, ...]:
@@ -78,26 +78,33 @@ def with_network_cards(devices: Sequence[ComputeDevice], tree: Tree) -> tuple[Co
     then the fastest. Reads sysfs.
     """
     cards = read_network_cards(tree)
-    return tuple(_with_nearest(device, cards, tree) for device in devices) if cards else tuple(devices)
+    return tuple(_with_nearest_card(device, cards, tree) for device in devices) if cards else tuple(devices)
 
 
-def _with_nearest(device: ComputeDevice, cards: Sequence[NetworkCard], tree: Tree) -> ComputeDevice:
+def _with_nearest_card(device: ComputeDevice, cards: Sequence[NetworkCard], tree: Tree) -> ComputeDevice:
     address = _address_of(device)
-    own_pci = pci_at(tree, address) if address is not None and not _states_network(device) else None
+    own_pci = pci_at(tree, address) if address is not None and not _has_network_property(device) else None
     if own_pci is None:
         return device
-    kinds = {card.pci.address: link_kind(own_pci, card.pci) for card in cards}
-    nearest = min(
+    link_kind_of_card = {card.pci.address: link_kind(own_pci, card.pci) for card in cards}
+    nearest_card = min(
         cards,
-        key=lambda card: (_CLOSENESS.index(kinds[card.pci.address]), not card.is_rdma, -card.rate, card.pci.address),
+        key=lambda card: (
+            _LINK_KINDS.index(link_kind_of_card[card.pci.address]),
+            not card.is_rdma,
+            -card.rate,
+            card.pci.address,
+        ),
     )
-    stated = {
-        DISTANCE: kinds[nearest.pci.address].value,
-        CARD: nearest.name[:128],
-        RATE: f"{nearest.rate:g}",
-        RDMA: "yes" if nearest.is_rdma else "no",
+    value_of_feature = {
+        DISTANCE: link_kind_of_card[nearest_card.pci.address].value,
+        CARD: nearest_card.name[:128],
+        RATE: f"{nearest_card.rate:g}",
+        RDMA: "yes" if nearest_card.is_rdma else "no",
     }
-    properties = (VariantProperty(namespace=NETWORK, feature=name, value=value) for name, value in stated.items())
+    properties = (
+        VariantProperty(namespace=NETWORK, feature=name, value=value) for name, value in value_of_feature.items()
+    )
     return replace(device, variant_properties=(*device.variant_properties, *properties))
 
 
@@ -109,5 +116,5 @@ def _address_of(device: ComputeDevice) -> str | None:
     return address if address.count(":") == 2 and "." in address else None
 
 
-def _states_network(device: ComputeDevice) -> bool:
-    return any(stated.namespace == NETWORK for stated in device.variant_properties)
+def _has_network_property(device: ComputeDevice) -> bool:
+    return any(variant_property.namespace == NETWORK for variant_property in device.variant_properties)

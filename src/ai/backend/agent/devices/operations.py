@@ -108,7 +108,7 @@ class DeviceOperations:
         """
         device_id = DeviceId(req.device_id)
         kind = self._inventory.kinds.get(req.device_name)
-        is_listed = kind is not None and any(device.device_id == device_id for device in kind.answered)
+        is_listed = kind is not None and any(device.device_id == device_id for device in kind.listed_devices)
         if req.action == "uncordon":
             if not self._cordons.remove(req.device_name, device_id) and not is_listed:
                 raise NotFound(f"the plugin {req.device_name[:64]} lists no device {req.device_id[:128]!r}")
@@ -140,7 +140,7 @@ class DeviceOperations:
         """
         return self._cordons.rule_of(plugin_key, device_id)
 
-    async def hold_by_rule(
+    async def cordon_by_rule(
         self, plugin_key: str, device_id: DeviceId, rule: str, reason: str, expires_after_s: float | None, *, taint: str
     ) -> bool:
         """Cordons or taints a device in the name of a rule. Returns False, and changes nothing, if the device has a
@@ -152,7 +152,7 @@ class DeviceOperations:
         await self._apply_cordons()
         return True
 
-    async def release_by_rule(self, plugin_key: str, device_id: DeviceId, rule: str) -> bool:
+    async def uncordon_by_rule(self, plugin_key: str, device_id: DeviceId, rule: str) -> bool:
         """Removes a cordon or taint that this rule has set. Returns False, and changes nothing, if this rule has set
         none. Raises OSError.
         """
@@ -197,7 +197,7 @@ class DeviceOperations:
         kind = self._inventory.kinds.get(handle.key)
         if kind is None:
             raise PluginError(f"the plugin {handle.key} has not listed its devices yet")
-        return kind.answered
+        return kind.listed_devices
 
     async def options(self, req: DeviceOptionsOf) -> DeviceOptions:
         """Returns the operations that are possible on a plugin's devices now."""

@@ -25,30 +25,39 @@ def with_uncut_partitions(
     What is left of its memory, and of its slices where the plugin tells them, is at least what the most of one kind
     take. A device whose slots do not exclude each other is left as it is: a part of it would have to exclude all.
     """
-    cuttable: dict[SlotName, PartitionProfile] = {}
+    profile_of_slot: dict[SlotName, PartitionProfile] = {}
     for profile in profiles:
         if profile.available > 0 and profile.memory_size > 0 and profile.amount == 1:
-            cuttable.setdefault(profile.slot_name, profile)
-    groups = {slot.exclusive_group for slot in device.slots}
-    names = {slot.slot_name for slot in device.slots}
-    if not cuttable or len(groups) > 1 or (groups == {None} and len(device.slots) > 1) or names & cuttable.keys():
+            profile_of_slot.setdefault(profile.slot_name, profile)
+    exclusive_groups = {slot.exclusive_group for slot in device.slots}
+    slot_names = {slot.slot_name for slot in device.slots}
+    if (
+        not profile_of_slot
+        or len(exclusive_groups) > 1
+        or (exclusive_groups == {None} and len(device.slots) > 1)
+        or slot_names & profile_of_slot.keys()
+    ):
         return device
-    group = next(iter(groups), None) or _GROUP
-    memory = max(profile.available * profile.memory_size for profile in cuttable.values())
-    slices = max(profile.available * profile.slices for profile in cuttable.values())
+    exclusive_group = next(iter(exclusive_groups), None) or _GROUP
+    memory_bytes = max(profile.available * profile.memory_size for profile in profile_of_slot.values())
+    slice_count = max(profile.available * profile.slices for profile in profile_of_slot.values())
     slot_types = {display.slot_name: display.slot_type for display in displays}
-    uncut = [
+    partition_slots = [
         DeviceSlot(
             slot_name=slot_name,
             slot_type=slot_types.get(slot_name, SlotType.COUNT),
             amount=Decimal(profile.available),
-            exclusive_group=group,
+            exclusive_group=exclusive_group,
             counters=(("memory", profile.memory_size), *((("slices", profile.slices),) if profile.slices else ())),
         )
-        for slot_name, profile in cuttable.items()
+        for slot_name, profile in profile_of_slot.items()
     ]
-    whole = [replace(slot, exclusive_group=group) for slot in device.slots]
-    return replace(device, slots=(*whole, *uncut), counters=(("memory", memory), ("slices", slices)))
+    whole_device_slots = [replace(slot, exclusive_group=exclusive_group) for slot in device.slots]
+    return replace(
+        device,
+        slots=(*whole_device_slots, *partition_slots),
+        counters=(("memory", memory_bytes), ("slices", slice_count)),
+    )
 
 
 async def list_uncut_partitions(

@@ -44,11 +44,11 @@ class Partitioner:
         names: Sequence[str],
         idle_s: float | None,
         clock: Callable[[], float],
-        kept: Callable[[], Awaitable[Collection[DeviceId]]],
+        read_kept_ids: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> None:
         """Stores the settings of partitioning. ``names``: the plugins. ``idle_s``: after how long an idle partition is
-        joined; None: never. ``kept`` returns the devices of claims, and raises BackendError if they are not known; then
-        no partition is joined or reused.
+        joined; None: never. ``read_kept_ids`` returns the devices of claims, and raises BackendError if they are
+        not known; then no partition is joined or reused.
         """
         self._plugins = plugins
         self._inventory = inventory
@@ -57,7 +57,7 @@ class Partitioner:
         self._names = names
         self._idle_s = idle_s
         self._clock = clock
-        self._kept = kept
+        self._kept = read_kept_ids
         self._idle_since: dict[tuple[str, DeviceId], float] = {}
 
     async def cut(self, kernel_id: str) -> bool:
@@ -67,18 +67,18 @@ class Partitioner:
         Raises CreationDeferred if a plugin cannot do what it offered, with its reason.
         """
         is_changed = False
-        while (uncut := self._cut_devices.uncut(kernel_id)) is not None:
-            plugin_key, slot_name, device_id = uncut
+        while (uncut_partition := self._cut_devices.find_uncut_partition(kernel_id)) is not None:
+            plugin_key, slot_name, device_id = uncut_partition
             is_changed = True
-            async with self._changing(plugin_key, f"{device_id} was not cut for {slot_name}") as handle:
-                free_ids = await self._free_ids_if_said(plugin_key, device_id)
-                await self._cut_devices.replace_uncut(
-                    kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name, free_ids)
+            async with self._lock_plugin(plugin_key, f"{device_id} was not cut for {slot_name}") as handle:
+                free_ids = await self._free_ids_or_none(plugin_key, device_id)
+                await self._cut_devices.replace_uncut_partition(
+                    kernel_id, handle, slot_name, device_id, self._cut_function(handle, device_id, slot_name, free_ids)
                 )
-        for plugin_key, device_id in self._cut_devices.held_in_parts(kernel_id):
-            async with self._changing(plugin_key, f"{device_id} was not joined") as handle:
-                free_ids = await self._free_ids_if_said(plugin_key, device_id)
-                await self._inventory.relist_after(handle, self._joining(handle, device_id, free_ids))
+        for plugin_key, device_id in self._cut_devices.cut_devices_held_whole(kernel_id):
+            async with self._lock_plugin(plugin_key, f"{device_id} was not joined") as handle:
+                free_ids = await self._free_ids_or_none(plugin_key, device_id)
+                await self._inventory.change_and_relist(handle, self._join_function(handle, device_id, free_ids))
         return is_changed
 
     async def _free_ids(self, plugin_key: str, parent_id: DeviceId | None = None) -> frozenset[DeviceId]:
@@ -86,10 +86,12 @@ class Partitioner:
 
         What becomes idle after the question may be a claim's that the answer has not, and is left out.
         """
-        idle_ids = frozenset(part.device_id for part in self._cut_devices.idle_partitions(plugin_key, parent_id))
+        idle_ids = frozenset(
+            partition.device_id for partition in self._cut_devices.idle_partitions(plugin_key, parent_id)
+        )
         return idle_ids.difference(await self._kept()) if idle_ids else idle_ids
 
-    async def _free_ids_if_said(self, plugin_key: str, parent_id: DeviceId) -> frozenset[DeviceId]:
+    async def _free_ids_or_none(self, plugin_key: str, parent_id: DeviceId) -> frozenset[DeviceId]:
         """Returns the partitions of a device that may be joined or reused. Returns none if the manager does not answer
         which devices claims keep.
         """
@@ -100,7 +102,7 @@ class Partitioner:
             return frozenset()
 
     @asynccontextmanager
-    async def _changing(self, plugin_key: str, problem: str) -> AsyncIterator[PluginHandle]:
+    async def _lock_plugin(self, plugin_key: str, problem: str) -> AsyncIterator[PluginHandle]:
         try:
             handle = self._plugins.get(plugin_key)
             async with self._operations.lock_of(plugin_key):
@@ -108,42 +110,46 @@ class Partitioner:
         except BackendError as e:
             raise CreationDeferred(f"{problem}: {e.message}") from e
 
-    def _cutting(
+    def _cut_function(
         self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName, free_ids: Collection[DeviceId]
     ) -> Callable[[], Awaitable[DeviceId]]:
-        async def create() -> DeviceId:
+        async def find_or_cut() -> DeviceId:
             partitions = self._cut_devices.idle_partitions(handle.key, device_id)
-            idle = [part for part in partitions if part.device_id in free_ids]
-            if existing := next((part for part in idle if _offers(part, slot_name)), None):
-                return existing.device_id
+            idle_partitions = [partition for partition in partitions if partition.device_id in free_ids]
+            if fitting_partition := next(
+                (partition for partition in idle_partitions if _offers(partition, slot_name)), None
+            ):
+                return fitting_partition.device_id
             # The smallest first: what is joined in vain may be needed again.
-            for part in (*sorted(idle, key=lambda part: (part.memory_size, part.device_id)), None):
+            for partition in (*sorted(idle_partitions, key=lambda part: (part.memory_size, part.device_id)), None):
                 profiles = await profiles_of(handle, device_id)
-                if names := [one.name for one in profiles if one.slot_name == slot_name and one.available > 0]:
-                    return await self._cut(handle, device_id, names[0])
-                if part is not None:
-                    await self._join(handle, part.device_id)
+                if profile_names := [
+                    profile.name for profile in profiles if profile.slot_name == slot_name and profile.available > 0
+                ]:
+                    return await self._cut(handle, device_id, profile_names[0])
+                if partition is not None:
+                    await self._join(handle, partition.device_id)
             raise Conflict(f"the device {device_id} has no room for another {slot_name}")
 
-        return create
+        return find_or_cut
 
     async def _cut(self, handle: PluginHandle, device_id: DeviceId, profile: str) -> DeviceId:
         return await handle.call(
             "create_partition", lambda plugin: cast("Partitionable", plugin).create_partition(device_id, profile)
         )
 
-    def _joining(
+    def _join_function(
         self, handle: PluginHandle, device_id: DeviceId, free_ids: Collection[DeviceId]
     ) -> Callable[[], Awaitable[None]]:
-        async def join() -> None:
+        async def join_all() -> None:
             partitions = self._cut_devices.idle_partitions(handle.key, device_id)
-            idle_ids = [part.device_id for part in partitions if part.device_id in free_ids]
-            if others := sorted(set(self._cut_devices.partition_ids(handle.key, device_id)) - set(idle_ids)):
-                raise Conflict(f"its partition {others[0]} is held, kept by a claim, or not healthy")
+            idle_ids = [partition.device_id for partition in partitions if partition.device_id in free_ids]
+            if other_ids := sorted(set(self._cut_devices.partition_ids(handle.key, device_id)) - set(idle_ids)):
+                raise Conflict(f"its partition {other_ids[0]} is held, kept by a claim, or not healthy")
             for partition_id in idle_ids:
                 await self._join(handle, partition_id)
 
-        return join
+        return join_all
 
     async def _join(self, handle: PluginHandle, partition_id: DeviceId) -> None:
         """Joins a partition with its device. If the plugin refuses, the partition is left alone for a while. Raises
@@ -164,19 +170,21 @@ class Partitioner:
         if self._idle_s is None:
             return
         now, idle_since = self._clock(), {}
-        for key in self._names:
-            for device in self._cut_devices.idle_partitions(key):
-                idle_since[key, device.device_id] = self._idle_since.get((key, device.device_id), now)
+        for plugin_key in self._names:
+            for device in self._cut_devices.idle_partitions(plugin_key):
+                idle_since[plugin_key, device.device_id] = self._idle_since.get((plugin_key, device.device_id), now)
         self._idle_since = idle_since
-        due = [entry for entry, since in idle_since.items() if now - since >= self._idle_s]
-        for key, device_id in due:
+        expired_partitions = [
+            partition_key for partition_key, idle_from in idle_since.items() if now - idle_from >= self._idle_s
+        ]
+        for plugin_key, device_id in expired_partitions:
             try:
-                if device_id not in await self._free_ids(key):
-                    self._idle_since[key, device_id] = now
+                if device_id not in await self._free_ids(plugin_key):
+                    self._idle_since[plugin_key, device_id] = now
                     continue
                 await self._operations.operate(
-                    OperateDevice(device_name=key, device_id=device_id, action="unpartition")
+                    OperateDevice(device_name=plugin_key, device_id=device_id, action="unpartition")
                 )
             except BackendError as e:
-                log.info("the idle partition %s of %s is not joined: %s", device_id, key, e.message)
-                self._idle_since[key, device_id] = now
+                log.info("the idle partition %s of %s is not joined: %s", device_id, plugin_key, e.message)
+                self._idle_since[plugin_key, device_id] = now

@@ -46,9 +46,9 @@ class PluginSet:
     async def remove(self, handle: PluginHandle) -> None:
         """Stops a plugin and drops it."""
         self.handles.remove(handle)
-        if (starting := self._starting.pop(handle, None)) is not None:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+        if (start_task := self._starting.pop(handle, None)) is not None:
+            start_task.cancel()
+            await asyncio.gather(start_task, return_exceptions=True)
         await handle.stop()
 
     def _notify(self) -> None:
@@ -87,10 +87,10 @@ class PluginSet:
 
     async def stop(self) -> None:
         self.changed = lambda: None
-        starting = list(self._starting.values())
-        for task in starting:
+        start_tasks = list(self._starting.values())
+        for task in start_tasks:
             task.cancel()
-        await asyncio.gather(*starting, return_exceptions=True)
+        await asyncio.gather(*start_tasks, return_exceptions=True)
         await asyncio.gather(*(handle.stop() for handle in self.handles))
 
     def started(self) -> list[PluginHandle]:

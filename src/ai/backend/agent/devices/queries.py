@@ -63,11 +63,11 @@ async def query_devices(
         listed_devices = await list_uncut_partitions(handle, listed_devices, displays)
     return DeviceKind(
         devices=tuple(listed_devices),
-        answered=tuple(listed_devices),
+        listed_devices=tuple(listed_devices),
         queried_at=queried_at,
         displays=tuple(displays),
         slots=dict(slots),
-        spec=alloc_map_spec,
+        alloc_map_spec=alloc_map_spec,
         namespaces=tuple(namespaces),
     )
 
@@ -108,7 +108,7 @@ class PluginQueries:
         self._late: dict[PluginHandle, asyncio.Task[None]] = {}
         self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
 
-    async def ask(self, handles: Sequence[PluginHandle], order: Callable[[], Sequence[PluginHandle]]) -> bool:
+    async def ask_devices(self, handles: Sequence[PluginHandle], order: Callable[[], Sequence[PluginHandle]]) -> bool:
         """Asks plugins for their devices and applies the answers. Returns True if an answer changed something. Answers
         are applied in the order that ``order`` returns.
 
@@ -127,7 +127,7 @@ class PluginQueries:
                 self._late[handle] = asyncio.create_task(self._apply_late(handle), name=f"agent-late-{handle.key}")
         return is_changed
 
-    async def ask_anew(self, handle: PluginHandle) -> bool:
+    async def ask_devices_again(self, handle: PluginHandle) -> bool:
         """Asks one plugin for its present devices, and cancels an older query that has no answer yet. The caller has
         the lock.
         """
@@ -154,12 +154,12 @@ class PluginQueries:
 
     async def ask_info(self, handles: Sequence[PluginHandle]) -> None:
         """Asks plugins for the versions of their node. A plugin that still owes an answer is not asked again."""
-        asked = [handle for handle in handles if handle not in self._info_queries]
-        for handle in asked:
+        asked_handles = [handle for handle in handles if handle not in self._info_queries]
+        for handle in asked_handles:
             query = asyncio.create_task(self._ask_info(handle), name=f"agent-info-{handle.key}")
             self._info_queries[handle] = query
-        if asked:
-            await asyncio.wait([self._info_queries[handle] for handle in asked], timeout=ANSWER_PATIENCE_S)
+        if asked_handles:
+            await asyncio.wait([self._info_queries[handle] for handle in asked_handles], timeout=ANSWER_PATIENCE_S)
         for handle in [handle for handle, query in self._info_queries.items() if query.done()]:
             del self._info_queries[handle]
 

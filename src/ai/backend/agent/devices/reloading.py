@@ -39,34 +39,34 @@ class PluginReload:
         async with self._reloading:
             old_settings, new_settings = self._plugins.settings, settings.plugin_settings
             self._plugins.settings = new_settings
-            refused: dict[str, str] = {}
-            allowed = {source.name: source for source in sources}
+            reason_of_refused: dict[str, str] = {}
+            source_of_name = {source.name: source for source in sources}
             for handle in list(self._plugins.handles):
-                if handle.source.name not in allowed:
-                    await self._remove(handle, refused)
+                if handle.source.name not in source_of_name:
+                    await self._remove(handle, reason_of_refused)
                     continue
                 is_changed = old_settings.get(handle.key, {}) != new_settings.get(handle.key, {})
                 if handle.started and handle.key in INTRINSIC and not is_changed:
                     handle.settings = new_settings
                     continue
-                old_source, handle.source = handle.source, allowed[handle.source.name]
+                old_source, handle.source = handle.source, source_of_name[handle.source.name]
                 try:
                     await handle.reload(new_settings)
                 except BackendError as e:
-                    handle.source, refused[handle.key] = old_source, e.message
-            present = {handle.source.name for handle in self._plugins.handles}
-            for name, source in allowed.items():
-                if name not in present:
+                    handle.source, reason_of_refused[handle.key] = old_source, e.message
+            present_names = {handle.source.name for handle in self._plugins.handles}
+            for name, source in source_of_name.items():
+                if name not in present_names:
                     self._plugins.add(source)
             await self._refresh()
-            for name, reason in refused.items():
+            for name, reason in reason_of_refused.items():
                 log.error("the plugin %s stays as it was: %s", name, reason)
             log.warning("plugins are reloaded: %s", ", ".join(handle.key for handle in self._plugins.started()))
-            return refused
+            return reason_of_refused
 
-    async def _remove(self, handle: PluginHandle, refused: dict[str, str]) -> None:
+    async def _remove(self, handle: PluginHandle, reason_of_refused: dict[str, str]) -> None:
         if holders := self._inventory.holders_of(handle.key):
-            refused[handle.key] = f"it is allowed no more, and {len(holders)} kernels hold its devices"
+            reason_of_refused[handle.key] = f"it is allowed no more, and {len(holders)} kernels hold its devices"
             return
         await self._plugins.remove(handle)
         self._inventory.forget(handle.key)

@@ -58,32 +58,38 @@ async def survey(
         source.reference: source
         for source in find_plugins(node.allow_compute_plugins, blocked_names, INTRINSIC_PLUGINS, in_process_names)
     }
-    names = (
+    plugin_names = (
         "*",
         *(entry_point.name for group in LEGACY_GROUPS for entry_point in entry_points(group=group)),
     )
-    installed = {source.reference: source for source in find_plugins(names, (), INTRINSIC_PLUGINS, in_process_names)}
-    candidates = list({**installed, **source_of_allowed}.values())
+    source_of_reference = {
+        source.reference: source for source in find_plugins(plugin_names, (), INTRINSIC_PLUGINS, in_process_names)
+    }
+    candidate_sources = list({**source_of_reference, **source_of_allowed}.values())
     # A device name is known only after its plugin was loaded, so all are loaded if no source matches.
-    sources = [source for source in candidates if only is not None and _is_meant(only, source)] or candidates
+    sources = [
+        source for source in candidate_sources if only is not None and _matches_selection(only, source)
+    ] or candidate_sources
     plugins = PluginSet(sources, settings)
     inventory = Inventory(plugins, 0)
     try:
         await inventory.refresh(asyncio.get_running_loop().time())
-        packages = _packages()
-        measured = [
-            handle for handle in plugins.started() if handle.key in inventory.kinds and _is_chosen(only, handle)
+        package_of_reference = _packages()
+        measured_handles = [
+            handle for handle in plugins.started() if handle.key in inventory.kinds and _is_selected(only, handle)
         ]
         metrics_of_plugin: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         if measure is not None:
-            answers = await asyncio.gather(*(measure(handle, inventory.kinds[handle.key]) for handle in measured))
-            metrics_of_plugin = {handle.key: answer for handle, answer in zip(measured, answers, strict=True)}
+            answers = await asyncio.gather(
+                *(measure(handle, inventory.kinds[handle.key]) for handle in measured_handles)
+            )
+            metrics_of_plugin = {handle.key: answer for handle, answer in zip(measured_handles, answers, strict=True)}
         return [
             PluginInspection(
                 name=handle.key,
                 version=handle.version,
                 reference=handle.source.reference or "",
-                package=packages.get(handle.source.reference or "", ""),
+                package=package_of_reference.get(handle.source.reference or "", ""),
                 verified_on=handle.verified_on,
                 is_allowed=handle.source.reference in source_of_allowed,
                 reason=handle.reason,
@@ -91,18 +97,18 @@ async def survey(
                 metrics=metrics_of_plugin.get(handle.key, {}),
             )
             for handle in plugins.handles
-            if _is_chosen(only, handle)
+            if _is_selected(only, handle)
         ]
     finally:
         await inventory.close()
         await plugins.stop()
 
 
-def _is_chosen(only: str | None, handle: PluginHandle) -> bool:
-    return only is None or only == handle.key or _is_meant(only, handle.source)
+def _is_selected(only: str | None, handle: PluginHandle) -> bool:
+    return only is None or only == handle.key or _matches_selection(only, handle.source)
 
 
-def _is_meant(only: str, source: PluginSource) -> bool:
+def _matches_selection(only: str, source: PluginSource) -> bool:
     reference = source.reference or ""
     package = reference if is_program(reference) else reference.partition(":")[0]
     return only in (source.name, source.reference, package)

@@ -40,10 +40,10 @@ class DeviceUpkeep(msgspec.Struct, frozen=True):
         *,
         clock: Callable[[], float],
         refresh: Callable[[], Awaitable[None]],
-        kept: Callable[[], Awaitable[Collection[DeviceId]]],
+        read_kept_ids: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> Self:
         """Returns the services that change devices, connected with the inventory. ``refresh`` is awaited after each
-        operation; ``kept`` returns the devices of claims, or raises BackendError.
+        operation; ``read_kept_ids`` returns the devices of claims, or raises BackendError.
         """
         operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh)
         health_rules = HealthRules(node.device_cordons, operations, clock=clock)
@@ -55,7 +55,7 @@ class DeviceUpkeep(msgspec.Struct, frozen=True):
             names=node.partition_on_demand,
             idle_s=node.partition_idle,
             clock=clock,
-            kept=kept,
+            read_kept_ids=read_kept_ids,
         )
         metric_rules = MetricRules(node.device_rules, inventory, operations, clock=clock)
         return cls(operations, partitioner, health_rules, metric_rules)

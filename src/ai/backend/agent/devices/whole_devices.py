@@ -29,55 +29,73 @@ def with_partitions_counted(
     A partition that a kernel holds, or that may be joined (``is_joinable``), is counted when a kernel holds it. Any
     other one stays a device of its own: its room is missing, and its device is not offered as a whole.
     """
-    parts_of: dict[DeviceId, list[ComputeDevice]] = {}
+    partitions_of_device: dict[DeviceId, list[ComputeDevice]] = {}
     for device in devices:
         if device.parent_id is not None:
-            parts_of.setdefault(device.parent_id, []).append(device)
-    counted: set[DeviceId] = set()
+            partitions_of_device.setdefault(device.parent_id, []).append(device)
+    counted_ids: set[DeviceId] = set()
     result = []
     for device in devices:
-        whole = whole_devices.get(device.device_id)
-        parts = parts_of.get(device.device_id, ())
-        if whole is not None and parts and device.parent_id is None:
-            joinable = [part for part in parts if is_joinable(part)]
-            offered = _counted_device(device, whole, joinable, [part for part in parts if part not in joinable])
-            if offered is not None and _has_slots_of(device, whole):
-                device = offered
-                counted.update(part.device_id for part in joinable)
+        whole_device = whole_devices.get(device.device_id)
+        partitions = partitions_of_device.get(device.device_id, ())
+        if whole_device is not None and partitions and device.parent_id is None:
+            joinable_partitions = [partition for partition in partitions if is_joinable(partition)]
+            counted_device = _counted_device(
+                device,
+                whole_device,
+                joinable_partitions,
+                [partition for partition in partitions if partition not in joinable_partitions],
+            )
+            if counted_device is not None and _has_slots_of(device, whole_device):
+                device = counted_device
+                counted_ids.update(partition.device_id for partition in joinable_partitions)
         result.append(device)
-    return tuple(device for device in result if device.device_id not in counted)
+    return tuple(device for device in result if device.device_id not in counted_ids)
 
 
 def _counted_device(
-    device: ComputeDevice, whole: ComputeDevice, joinable: Sequence[ComputeDevice], others: Sequence[ComputeDevice]
+    device: ComputeDevice,
+    whole_device: ComputeDevice,
+    joinable_partitions: Sequence[ComputeDevice],
+    other_partitions: Sequence[ComputeDevice],
 ) -> ComputeDevice | None:
-    """Returns a device as if only ``others`` of its partitions were cut. Returns None if a partition's cost is
-    unknown.
+    """Returns a device as if only ``other_partitions`` of its partitions were cut. Returns None if a partition's cost
+    is unknown.
     """
-    cost_of_slot = {slot.slot_name: slot.counters for slot in whole.slots if slot.counters}
-    used: dict[str, int] = {}
-    left = dict(whole.counters)
-    for parts, sums in ((joinable, used), (others, left)):
-        for part in parts:
-            cost = next((cost_of_slot[slot.slot_name] for slot in part.slots if slot.slot_name in cost_of_slot), None)
-            if cost is None:
+    cost_of_slot = {slot.slot_name: slot.counters for slot in whole_device.slots if slot.counters}
+    used_amounts: dict[str, int] = {}
+    free_amounts = dict(whole_device.counters)
+    for partitions, amounts in ((joinable_partitions, used_amounts), (other_partitions, free_amounts)):
+        for partition in partitions:
+            slot_cost = next(
+                (cost_of_slot[slot.slot_name] for slot in partition.slots if slot.slot_name in cost_of_slot), None
+            )
+            if slot_cost is None:
                 return None
-            for counter, amount in cost:
-                sums[counter] = sums.get(counter, 0) + (amount if sums is used else -amount)
+            for counter, amount in slot_cost:
+                amounts[counter] = amounts.get(counter, 0) + (amount if amounts is used_amounts else -amount)
     return replace(
         device,
         # What exists fits, whatever the plugin said before it was cut.
-        counters=tuple((counter, max(0, amount, used.get(counter, 0))) for counter, amount in left.items()),
-        slots=tuple(replace(slot, amount=Decimal(0)) if others and not slot.counters else slot for slot in whole.slots),
-        partition_ids=tuple(sorted(part.device_id for part in joinable)),
+        counters=tuple(
+            (counter, max(0, amount, used_amounts.get(counter, 0))) for counter, amount in free_amounts.items()
+        ),
+        slots=tuple(
+            replace(slot, amount=Decimal(0)) if other_partitions and not slot.counters else slot
+            for slot in whole_device.slots
+        ),
+        partition_ids=tuple(sorted(partition.device_id for partition in joinable_partitions)),
     )
 
 
-def _has_slots_of(device: ComputeDevice, whole: ComputeDevice) -> bool:
+def _has_slots_of(device: ComputeDevice, whole_device: ComputeDevice) -> bool:
     """Returns True if a cut device still lists the same slots as before it was cut. A change of settings can change
     them.
     """
-    names, whole_names = ({slot.slot_name for slot in each.slots if not slot.counters} for each in (device, whole))
+    names, whole_names = (
+        {slot.slot_name for slot in compared_device.slots if not slot.counters}
+        for compared_device in (device, whole_device)
+    )
     return not names or names == whole_names
 
 
@@ -102,16 +120,16 @@ class WholeDevices:
         """Returns the devices of a plugin as they were before they were cut."""
         return self._devices.get(plugin_key, {})
 
-    def update(self, plugin_key: str, listed: Sequence[ComputeDevice]) -> None:
+    def update(self, plugin_key: str, listed_devices: Sequence[ComputeDevice]) -> None:
         """Stores the listed devices that have no partitions."""
         stored_devices = self._devices.setdefault(plugin_key, {})
-        cut_ids = {device.parent_id for device in listed}
-        listed_ids = {device.device_id for device in listed}
-        for device in listed:
+        cut_ids = {device.parent_id for device in listed_devices}
+        listed_ids = {device.device_id for device in listed_devices}
+        for device in listed_devices:
             is_whole = device.partitioning_support and device.parent_id is None and device.device_id not in cut_ids
-            if is_whole and stored_devices.get(device.device_id) != (whole := _without_state(device)):
-                stored_devices[device.device_id] = whole
-                self._write(plugin_key, device.device_id, whole)
+            if is_whole and stored_devices.get(device.device_id) != (whole_device := _without_state(device)):
+                stored_devices[device.device_id] = whole_device
+                self._write(plugin_key, device.device_id, whole_device)
         for device_id in stored_devices.keys() - listed_ids if len(stored_devices) > _MAX_WHOLE_DEVICES else ():
             del stored_devices[device_id]
             self._write(plugin_key, device_id, None)

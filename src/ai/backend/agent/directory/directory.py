@@ -58,11 +58,11 @@ class DataDirectory:
         """Returns and stores a number that is larger than at any earlier start."""
         path = self.path / "epoch"
         try:
-            previous = int(path.read_text())
+            previous_epoch = int(path.read_text())
         except (FileNotFoundError, ValueError):
-            previous = 0
-        write_atomically(path, str(previous + 1).encode())
-        return previous + 1
+            previous_epoch = 0
+        write_atomically(path, str(previous_epoch + 1).encode())
+        return previous_epoch + 1
 
     def secret(self) -> bytes:
         """Returns the agent's secret, which is generated at the first start."""
@@ -100,7 +100,7 @@ class RecordDatabase:
         except _Damaged as error:
             problem = str(error)
         if problem != "ok":
-            self._set_aside(problem)
+            self._rename_damaged(problem)
             self.open()
 
     def _connect(self) -> None:
@@ -108,7 +108,7 @@ class RecordDatabase:
         for setting in _PRAGMAS:
             self.execute(f"PRAGMA {setting}")
 
-    def _set_aside(self, problem: str) -> None:
+    def _rename_damaged(self, problem: str) -> None:
         self.close()
         damaged_path = self._path.with_name(self._path.name + ".damaged")
         log.error("%s cannot be read and is set aside as %s: %s", self._path, damaged_path.name, problem)

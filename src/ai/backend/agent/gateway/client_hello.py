@@ -46,14 +46,14 @@ async def peek_hello(sock: socket.socket, context: ssl.SSLContext) -> ClientHell
         raise InvalidInput("the client does not speak TLS")
     record = await _peek(sock, _HEADER_BYTES + length)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    incoming.write(record)
-    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    incoming_bio, outgoing_bio = ssl.MemoryBIO(), ssl.MemoryBIO()
+    incoming_bio.write(record)
+    tls_object = context.wrap_bio(incoming_bio, outgoing_bio, server_side=True)
     try:
-        tls.do_handshake()
+        tls_object.do_handshake()
     except ssl.SSLError as e:
         if getattr(e, "reason", "") == "CALLBACK_FAILED" and record[_HEADER_BYTES] == _CLIENT_HELLO:
-            return ClientHello(getattr(tls, "name", None), record, outgoing.read())
+            return ClientHello(getattr(tls_object, "name", None), record, outgoing_bio.read())
     raise InvalidInput("the client's first message is not understood")
 
 
@@ -77,23 +77,23 @@ async def _peek(sock: socket.socket, count: int) -> bytes:
     nobody before, so that a client that sends single bytes costs nothing.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-    await _until_readable(sock)
+    await _wait_until_readable(sock)
     data = sock.recv(count, socket.MSG_PEEK)
     if len(data) < count:
         raise InvalidInput("the client has left")
     return data
 
 
-async def _until_readable(sock: socket.socket) -> None:
+async def _wait_until_readable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
+    readable: asyncio.Future[None] = loop.create_future()
 
     def on_readable() -> None:
-        if not ready.done():
-            ready.set_result(None)
+        if not readable.done():
+            readable.set_result(None)
 
     loop.add_reader(sock, on_readable)
     try:
-        await ready
+        await readable
     finally:
         loop.remove_reader(sock)

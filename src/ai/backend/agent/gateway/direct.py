@@ -18,15 +18,15 @@ class DirectPorts:
 
     def __init__(self, host: str, port_range: tuple[int, int]) -> None:
         self._host = host
-        self._first, last = port_range
-        self._count = last - self._first + 1
+        self._first, last_port = port_range
+        self._count = last_port - self._first + 1
         self._turn = secrets.randbelow(self._count)
 
     def take(self) -> socket.socket:
         """Returns a socket that listens at the next free port. Raises Unavailable if there is none."""
         for _ in range(self._count):
             port = self._first + self._turn
-            self._go_on_after(port)
+            self._advance_after(port)
             try:
                 return self.bind(port)
             except OSError:
@@ -35,11 +35,11 @@ class DirectPorts:
 
     def bind(self, port: int) -> socket.socket:
         """Returns a socket that listens at this port, also at one that was taken before a restart. Raises OSError."""
-        self._go_on_after(port)
+        self._advance_after(port)
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         return socket.create_server((self._host, port), family=family)
 
-    def _go_on_after(self, port: int) -> None:
+    def _advance_after(self, port: int) -> None:
         self._turn = (port - self._first + 1) % self._count
 
 

@@ -34,9 +34,9 @@ from ai.backend.infra.tls.contexts import server_context
 log = logging.getLogger(__name__)
 _FRONTENDS = 16
 """The number of frontends of HAProxy. As many authorities can have routes at once: there is one for each app proxy."""
-_MESSAGE = b"\0\0"
+_DESCRIPTOR_MESSAGE = b"\0\0"
 """The bytes that HAProxy expects beside the descriptor of a passed connection."""
-_REFUSED = "refused"
+_REFUSED_WORD = "refused"
 _FULL_PAUSE_S, _FAILED_PAUSE_S = 0.02, 0.1
 _MAX_TIMER_S = 20 * 86_400.0
 """HAProxy counts milliseconds in 31 bits."""
@@ -105,16 +105,20 @@ class HaproxyPlane:
     async def start(self, listener: socket.socket, authorities: Collection[str]) -> None:
         make_haproxy_folder(self._folder)
         self._pairs = [socket.socketpair() for _ in range(_FRONTENDS + 1)]
-        for sock in (each for pair in self._pairs for each in pair):
+        for sock in (pair_socket for pair in self._pairs for pair_socket in pair):
             sock.setblocking(False)
         self._write("gateway.pem", self._identity.key + self._identity.certificate)
-        for number in range(_FRONTENDS):
-            self._write(f"authority-{number}.pem", self._identity.certificate)  # nobody has one that it has issued
+        for frontend_number in range(_FRONTENDS):
+            self._write(
+                f"authority-{frontend_number}.pem", self._identity.certificate
+            )  # nobody has one that it has issued
         await self.trust(authorities)
         self._write("haproxy.cfg", self._configuration())
-        config, commands = self._folder / "haproxy.cfg", self._folder / "admin.sock"
-        fds = [theirs.fileno() for _, theirs in self._pairs]
-        process = HaproxyProcess(self._program, config, commands, fds, self._on_start, self._on_end, self._on_line)
+        config_path, command_socket_path = self._folder / "haproxy.cfg", self._folder / "admin.sock"
+        fds = [haproxy_socket.fileno() for _, haproxy_socket in self._pairs]
+        process = HaproxyProcess(
+            self._program, config_path, command_socket_path, fds, self._on_start, self._on_end, self._on_line
+        )
         try:
             await process.start()
         except BaseException:
@@ -125,18 +129,18 @@ class HaproxyPlane:
         listener.setblocking(False)
         self._spawn(self._accept(listener), "gateway-accept")
 
-    def _write(self, name: str, text: str) -> None:
-        write_atomically(self._folder / name, text.encode(), mode=0o600)
+    def _write(self, name: str, content: str) -> None:
+        write_atomically(self._folder / name, content.encode(), mode=0o600)
 
     def _configuration(self) -> str:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        connections = max(1, min(self._max_connections + MAX_HANDSHAKES, (hard - _SPARE_DESCRIPTORS) // 3))
-        quiet_ms = int(1000 * min(2 * self._idle_timeout_s + 60, _MAX_TIMER_S))
+        hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        max_connections = max(1, min(self._max_connections + MAX_HANDSHAKES, (hard_limit - _SPARE_DESCRIPTORS) // 3))
+        idle_timeout_ms = int(1000 * min(2 * self._idle_timeout_s + 60, _MAX_TIMER_S))
         lines = [
             "global",
             f"  stats socket {self._folder / 'admin.sock'} mode 600 level admin",
             "  nbthread 1",
-            f"  maxconn {connections}",
+            f"  maxconn {max_connections}",
             "  log stderr format raw daemon",
             # A session that one authority has verified must not be resumed at a route of another one.
             "  tune.ssl.cachesize 0",
@@ -146,25 +150,25 @@ class HaproxyPlane:
             "  log global",
             "  log-format -",
             "  option dontlog-normal",
-            f"  maxconn {connections}",
+            f"  maxconn {max_connections}",
             "  timeout connect 5s",
             f"  timeout client {max(1000, int(2000 * self._handshake_timeout_s))}ms",
-            f"  timeout server {quiet_ms}ms",
-            f"  timeout tunnel {quiet_ms}ms",
+            f"  timeout server {idle_timeout_ms}ms",
+            f"  timeout tunnel {idle_timeout_ms}ms",
         ]
-        for number, (_, theirs) in enumerate(self._pairs[:-1]):
-            certificate, authority = self._folder / "gateway.pem", self._folder / f"authority-{number}.pem"
+        for frontend_number, (_, haproxy_socket) in enumerate(self._pairs[:-1]):
+            certificate, authority = self._folder / "gateway.pem", self._folder / f"authority-{frontend_number}.pem"
             lines += [
-                f"frontend f{number}",
-                f"  bind sockpair@{theirs.fileno()} ssl crt {certificate} ca-file {authority} verify required",
-                f"  unique-id-format %[ssl_fc_client_random,hex].{number}",
-                f'  error-log-format "{_REFUSED} %[ssl_fc_client_random,hex].{number}"',
+                f"frontend f{frontend_number}",
+                f"  bind sockpair@{haproxy_socket.fileno()} ssl crt {certificate} ca-file {authority} verify required",
+                f"  unique-id-format %[ssl_fc_client_random,hex].{frontend_number}",
+                f'  error-log-format "{_REFUSED_WORD} %[ssl_fc_client_random,hex].{frontend_number}"',
                 "  default_backend agent",
             ]
-        back = self._pairs[-1][1].fileno()
+        agent_fd = self._pairs[-1][1].fileno()
         lines += [
             "backend agent",
-            f"  server agent sockpair@{back} send-proxy-v2 proxy-v2-options authority,unique-id",
+            f"  server agent sockpair@{agent_fd} send-proxy-v2 proxy-v2-options authority,unique-id",
         ]
         return "\n".join(lines) + "\n"
 
@@ -173,49 +177,57 @@ class HaproxyPlane:
 
     def _on_end(self) -> None:
         """Cuts all connections when HAProxy has ended, also connections whose descriptors HAProxy may have taken."""
-        for waiting in self._waiting.values():
-            if not waiting.handed_back.done():
-                waiting.fail("haproxy has ended")
+        for waiting_client in self._waiting.values():
+            if not waiting_client.handed_back.done():
+                waiting_client.fail("haproxy has ended")
         self._clients.cut_all()
 
     def _on_line(self, line: str) -> None:
         """Cuts a client that HAProxy has refused. Otherwise the client would stay open until the handshake's time is
         over.
         """
-        word, _, rest = line.partition(" ")
-        if word == _REFUSED and (waiting := self._waiting_for(rest)) is not None:
-            waiting.fail("haproxy does not authenticate the client")
+        first_word, _, unique_id = line.partition(" ")
+        if first_word == _REFUSED_WORD and (waiting_client := self._find_waiting_client(unique_id)) is not None:
+            waiting_client.fail("haproxy does not authenticate the client")
 
-    def _waiting_for(self, unique_id: str) -> _Waiting | None:
+    def _find_waiting_client(self, unique_id: str) -> _Waiting | None:
         """Returns the client with this random number, if it was passed to this frontend."""
-        random, _, frontend = unique_id.partition(".")
+        client_random, _, frontend = unique_id.partition(".")
         with suppress(ValueError):
-            waiting = self._waiting.get(bytes.fromhex(random))
-            if waiting is not None and not waiting.handed_back.done() and frontend == str(waiting.frontend):
-                return waiting
+            waiting_client = self._waiting.get(bytes.fromhex(client_random))
+            if (
+                waiting_client is not None
+                and not waiting_client.handed_back.done()
+                and frontend == str(waiting_client.frontend)
+            ):
+                return waiting_client
         return None
 
     async def trust(self, authorities: Collection[str]) -> None:
         for authority in authorities:
             if authority not in self._authorities:
-                await self._verify_by(authority, others=authorities)
+                await self._assign_frontend(authority, other_authorities=authorities)
 
-    async def _verify_by(self, authority: str, others: Collection[str]) -> None:
+    async def _assign_frontend(self, authority: str, other_authorities: Collection[str]) -> None:
         """Assigns an authority to a frontend of HAProxy that no other authority needs."""
-        unused = [number for number, each in enumerate(self._authorities) if each is None or each not in others]
-        if not unused:
+        unused_frontends = [
+            frontend_number
+            for frontend_number, frontend_authority in enumerate(self._authorities)
+            if frontend_authority is None or frontend_authority not in other_authorities
+        ]
+        if not unused_frontends:
             raise LimitExceeded(f"{_FRONTENDS} app proxies have routes here, as many as there may be")
-        number = unused[0]
-        self._authorities[number] = None  # until HAProxy verifies by the new one
-        self._write(f"authority-{number}.pem", authority)
+        frontend_number = unused_frontends[0]
+        self._authorities[frontend_number] = None  # until HAProxy verifies by the new one
+        self._write(f"authority-{frontend_number}.pem", authority)
         if self._process is not None:
-            path = self._folder / f"authority-{number}.pem"
+            path = self._folder / f"authority-{frontend_number}.pem"
             try:
                 await self._api.replace_file("ca-file", path, authority)
             except (BackendError, CommandFailed) as e:
                 log.warning("haproxy is started anew, with the present certificates: %s", e)
                 self._process.kill()
-        self._authorities[number] = authority
+        self._authorities[frontend_number] = authority
 
     # -- from a client to HAProxy
 
@@ -233,7 +245,7 @@ class HaproxyPlane:
     async def _authenticate(self, client: socket.socket) -> None:
         """Accepts a client that HAProxy has authenticated and handed back, and cuts every other client."""
         try:
-            route, handed_back = await self._passed_on(client)
+            route, returned_socket = await self._pass_to_haproxy(client)
         except asyncio.CancelledError:
             self._clients.refuse("handshake")
             _cut(client)
@@ -243,52 +255,55 @@ class HaproxyPlane:
             self._clients.refuse("handshake")
             _cut(client)
             return
-        if route is None or handed_back is None:
+        if route is None or returned_socket is None:
             self._clients.refuse("route")
             client.close()
             return
         try:
-            transport, _ = await asyncio.get_running_loop().create_connection(DirectClient, sock=handed_back)
+            transport, _ = await asyncio.get_running_loop().create_connection(DirectClient, sock=returned_socket)
         except OSError:
-            handed_back.close()
+            returned_socket.close()
             _cut(client)
             return
         # Not in ``connection_made``: a transport of uvloop that is cut there leaves the socket to the collector, which
         # closes its descriptor once more, when it may be that of another connection.
         self._clients.connect(route, transport, tcp=client)
 
-    async def _passed_on(self, client: socket.socket) -> tuple[Route | None, socket.socket | None]:
+    async def _pass_to_haproxy(self, client: socket.socket) -> tuple[Route | None, socket.socket | None]:
         """Passes a client to HAProxy. Returns the client's route and the socket that HAProxy hands back for the
         client.
         """
-        for level, option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY)):
-            client.setsockopt(level, option, 1)
+        for option_level, option in (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            (socket.IPPROTO_TCP, socket.TCP_NODELAY),
+        ):
+            client.setsockopt(option_level, option, 1)
         async with asyncio.timeout(self._handshake_timeout_s):
             hello = await peek_hello(client, self._hello_context)
             if (route := self._clients.find_route(hello.name)) is None:
                 client.recv(len(hello.record))  # what is left unread would become a reset, and the alert would be lost
                 client.send(hello.alert)
                 return None, None
-            return route, await self._authenticated(client, hello, route)
+            return route, await self._wait_returned_socket(client, hello, route)
 
-    async def _authenticated(self, client: socket.socket, hello: ClientHello, route: Route) -> socket.socket:
+    async def _wait_returned_socket(self, client: socket.socket, hello: ClientHello, route: Route) -> socket.socket:
         if hello.random in self._waiting or route.record.authority not in self._authorities:
             raise InvalidInput("another client has the same random number, or the route is not served yet")
         frontend = self._authorities.index(route.record.authority)
-        waiting = _Waiting(frontend, route.name, asyncio.get_running_loop().create_future())
-        self._waiting[hello.random] = waiting
+        waiting_client = _Waiting(frontend, route.name, asyncio.get_running_loop().create_future())
+        self._waiting[hello.random] = waiting_client
         try:
             while True:
                 try:
-                    socket.send_fds(self._pairs[frontend][0], [_MESSAGE], [client.fileno()])
+                    socket.send_fds(self._pairs[frontend][0], [_DESCRIPTOR_MESSAGE], [client.fileno()])
                     break
                 except OSError as e:  # HAProxy is starting, or has very much to do
                     log.debug("haproxy takes no connection: %s", e)
                     await asyncio.sleep(_FULL_PAUSE_S)  # it does not tell when it takes more
-            return await waiting.handed_back
+            return await waiting_client.handed_back
         except asyncio.CancelledError:
-            if waiting.handed_back.done() and waiting.handed_back.exception() is None:
-                waiting.handed_back.result().close()
+            if waiting_client.handed_back.done() and waiting_client.handed_back.exception() is None:
+                waiting_client.handed_back.result().close()
             raise
         finally:
             del self._waiting[hello.random]
@@ -298,13 +313,13 @@ class HaproxyPlane:
     def _on_handed_back(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                data, fds, _, _ = socket.recv_fds(self._pairs[-1][0], len(_MESSAGE), 1)
+                data, fds, _, _ = socket.recv_fds(self._pairs[-1][0], len(_DESCRIPTOR_MESSAGE), 1)
                 for fd in fds:
-                    self._spawn(self._take_back(socket.socket(fileno=fd)), "gateway-handed-back")
+                    self._spawn(self._match_returned_socket(socket.socket(fileno=fd)), "gateway-handed-back")
                 if not data:
                     return
 
-    async def _take_back(self, sock: socket.socket) -> None:
+    async def _match_returned_socket(self, sock: socket.socket) -> None:
         """Finds the client to whom a connection from HAProxy belongs. The frontend and the name must be those by which
         the client was passed on, since the client's random number alone may be that of another client.
         """
@@ -319,14 +334,14 @@ class HaproxyPlane:
         except asyncio.CancelledError:
             sock.close()
             raise
-        waiting = self._waiting_for(header.unique_id)
-        if waiting is None or header.authority != waiting.name:
+        waiting_client = self._find_waiting_client(header.unique_id)
+        if waiting_client is None or header.authority != waiting_client.name:
             sock.close()
             return
-        waiting.handed_back.set_result(sock)
+        waiting_client.handed_back.set_result(sock)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -337,7 +352,7 @@ class HaproxyPlane:
         await cancel_all(*self._tasks)
         if self._process is not None:
             await self._process.stop(0)
-        for sock in (each for pair in self._pairs for each in pair):
+        for sock in (pair_socket for pair in self._pairs for pair_socket in pair):
             sock.close()
         self._pairs = []
 

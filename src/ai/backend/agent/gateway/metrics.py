@@ -30,6 +30,7 @@ def gateway_families(gateway: ServiceGateway) -> list[MetricFamily]:
 
 def _family(name: str, kind: str, help_: str, values: Mapping[str, int], label: str = "") -> MetricFamily:
     samples = [
-        MetricSample(labels={label: text} if label else {}, value=float(value)) for text, value in values.items()
+        MetricSample(labels={label: label_value} if label else {}, value=float(value))
+        for label_value, value in values.items()
     ]
     return MetricFamily(name=f"backendai_gateway_{name}", kind=kind, help=help_, samples=samples)

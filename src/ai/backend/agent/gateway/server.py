@@ -117,12 +117,12 @@ class ServiceGateway:
         """Closes a route, if there is one. Raises Unavailable."""
         self.routes.close(name)
 
-    def end_kernel(self, kernel_id: str) -> None:
+    def close_kernel_routes(self, kernel_id: str) -> None:
         """Closes every route of a kernel. Raises Unavailable."""
         for route in self.routes.of_kernel(kernel_id):
             self.close(route.name)
 
-    def cut_kernel(self, kernel_id: str) -> None:
+    def cut_kernel_connections(self, kernel_id: str) -> None:
         """Cuts the connections of a kernel whose workload ends; its routes stay open for the next workload."""
         for route in self.routes.of_kernel(kernel_id):
             for connection in list(route.connections):
@@ -175,7 +175,7 @@ class ServiceGateway:
         assert self._listener is not None
         timeout_s, authorities = self._settings.handshake_timeout, self.routes.authorities()
         if self._program is not None:
-            by_haproxy = HaproxyPlane(
+            haproxy_plane = HaproxyPlane(
                 self._folder,
                 self._program,
                 identity,
@@ -185,23 +185,23 @@ class ServiceGateway:
                 max_connections=self._settings.max_connections,
             )
             try:
-                await by_haproxy.start(self._listener, authorities)
+                await haproxy_plane.start(self._listener, authorities)
             except (InvalidInput, LimitExceeded) as e:
-                await by_haproxy.stop()
+                await haproxy_plane.stop()
                 if self._settings.plane == "haproxy":
                     raise
                 log.warning("the service gateway goes without HAProxy: %s", e)
             else:
-                self._use(by_haproxy)
+                self._use(haproxy_plane)
                 return
-        embedded = EmbeddedPlane(identity, self, timeout_s)
-        await embedded.start(self._listener, authorities)
-        self._use(embedded)
+        embedded_plane = EmbeddedPlane(identity, self, timeout_s)
+        await embedded_plane.start(self._listener, authorities)
+        self._use(embedded_plane)
 
     def _use(self, plane: GatewayPlane) -> None:
         self._plane = plane
-        descriptors = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS)
-        self._max_connections = min(self._settings.max_connections, descriptors // plane.descriptors)
+        usable_descriptors = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS)
+        self._max_connections = min(self._settings.max_connections, usable_descriptors // plane.descriptors)
 
     async def _serve_directly(self, ports: DirectPorts, route: Route) -> None:
         if route.listener is not None or route.record.direct_port is None:
@@ -210,8 +210,8 @@ class ServiceGateway:
             sock = ports.bind(route.record.direct_port)
         except OSError as e:
             raise Unavailable(f"the port {route.record.direct_port} of a route is taken: {e}") from e
-        accept = partial(self.connect, route)
-        route.listener = await asyncio.get_running_loop().create_server(lambda: DirectClient(accept), sock=sock)
+        connect_client = partial(self.connect, route)
+        route.listener = await asyncio.get_running_loop().create_server(lambda: DirectClient(connect_client), sock=sock)
 
     def _listen(self) -> None:
         """Listens at the port of the settings. Without such a setting listens at the last used port, or at a free one.
@@ -219,15 +219,15 @@ class ServiceGateway:
         """
         host, port = self._address.host, self._address.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        ports = [port] if port else [int(self._values.get(_PORT_KEY) or 0), 0]
-        for number in ports:
+        candidate_ports = [port] if port else [int(self._values.get(_PORT_KEY) or 0), 0]
+        for candidate_port in candidate_ports:
             try:
-                self._listener = socket.create_server((host, number), family=family, backlog=BACKLOG)
+                self._listener = socket.create_server((host, candidate_port), family=family, backlog=BACKLOG)
                 break
             except OSError as e:
-                if number == ports[-1]:
+                if candidate_port == candidate_ports[-1]:
                     raise
-                log.warning("port %d, where routes are reached, is taken (%s); they get another one", number, e)
+                log.warning("port %d, where routes are reached, is taken (%s); they get another one", candidate_port, e)
         assert self._listener is not None
         actual_port = self._listener.getsockname()[1]
         self._values.put(_PORT_KEY, str(actual_port).encode())
@@ -235,9 +235,9 @@ class ServiceGateway:
 
     def _load_identity(self) -> TlsIdentity:
         """Returns the gateway's key and certificate, which are made once. Raises OSError."""
-        if (stored := self._values.get(_IDENTITY_KEY)) is not None:
+        if (stored_identity := self._values.get(_IDENTITY_KEY)) is not None:
             with suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(stored, type=TlsIdentity)
+                return msgspec.json.decode(stored_identity, type=TlsIdentity)
         identity = create_server_identity("backendai service gateway")
         self._values.put(_IDENTITY_KEY, msgspec.json.encode(identity))
         return identity
@@ -255,21 +255,21 @@ class ServiceGateway:
         return self.routes.find(name)
 
     def connect(self, route: Route, client: asyncio.Transport, tcp: socket.socket | None = None) -> None:
-        reason = None
+        refusal_reason = None
         if not route.is_open:
-            reason = "route"
+            refusal_reason = "route"
         elif (
             self._open_count >= self._max_connections
             or len(route.connections) >= self._settings.max_connections_per_route
         ):
-            reason = "limit"
-        if reason is not None:
-            self.refuse(reason)
+            refusal_reason = "limit"
+        if refusal_reason is not None:
+            self.refuse(refusal_reason)
             Splice(client, self.traffic, lambda _: None, tcp).abort()
             return
 
-        def on_end(ended: Splice) -> None:
-            route.connections.discard(ended)
+        def on_end(ended_splice: Splice) -> None:
+            route.connections.discard(ended_splice)
             self._open_count -= 1
 
         splice = Splice(client, self.traffic, on_end, tcp)
@@ -307,13 +307,15 @@ class ServiceGateway:
         """Cuts connections that have carried no byte for the time of the settings."""
         while True:
             await asyncio.sleep(min(self._settings.idle_timeout / 4, 60.0))
-            oldest = asyncio.get_running_loop().time() - self._settings.idle_timeout
+            used_before = asyncio.get_running_loop().time() - self._settings.idle_timeout
             for route in self.routes.all():
-                for connection in [each for each in route.connections if each.last_used < oldest]:
+                for connection in [
+                    open_connection for open_connection in route.connections if open_connection.last_used < used_before
+                ]:
                     connection.abort()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

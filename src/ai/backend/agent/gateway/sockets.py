@@ -22,8 +22,8 @@ def socket_of(stream: ByteStream) -> tuple[socket.socket, asyncio.Task[None] | N
     """
     if isinstance(stream, SocketStream):
         return stream.detach(), None
-    near, far = socket.socketpair()
-    return far, asyncio.create_task(_pump(stream, near), name="gateway-stream")
+    pump_socket, client_socket = socket.socketpair()
+    return client_socket, asyncio.create_task(_pump(stream, pump_socket), name="gateway-stream")
 
 
 async def _pump(stream: ByteStream, sock: socket.socket) -> None:
@@ -40,11 +40,11 @@ async def _pump(stream: ByteStream, sock: socket.socket) -> None:
             await writer.drain()
         writer.write_eof()
 
-    copies = [asyncio.create_task(to_service()), asyncio.create_task(to_client())]
+    copy_tasks = [asyncio.create_task(to_service()), asyncio.create_task(to_client())]
     try:
         with suppress(OSError, Unavailable):
-            await asyncio.gather(*copies)
+            await asyncio.gather(*copy_tasks)
     finally:
-        await cancel_all(*copies)
+        await cancel_all(*copy_tasks)
         writer.transport.abort()
         await stream.close()

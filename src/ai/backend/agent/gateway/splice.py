@@ -108,9 +108,9 @@ class Splice:
         """
         if self._tcp is None:
             return False
-        poll = select.poll()
-        poll.register(client.get_extra_info("socket").fileno(), 0)
-        if is_lost := any(events & select.POLLHUP for _, events in poll.poll(0)):
+        poller = select.poll()
+        poller.register(client.get_extra_info("socket").fileno(), 0)
+        if is_lost := any(event_mask & select.POLLHUP for _, event_mask in poller.poll(0)):
             self.abort()
         return is_lost
 

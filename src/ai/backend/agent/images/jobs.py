@@ -95,7 +95,7 @@ class ImageJobs:
         return job
 
     async def _run(self, req: ImageJob, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
-        image = ImageRequest(
+        image_request = ImageRequest(
             name=req.image,
             digest=req.digest,
             config_digest=req.config_digest,
@@ -104,8 +104,8 @@ class ImageJobs:
         )
         match req.action:
             case "pull":
-                if await self._runtime.lacks_image(image):
-                    await self._runtime.pull_image(image, on_progress)
+                if await self._runtime.lacks_image(image_request):
+                    await self._runtime.pull_image(image_request, on_progress)
                 return {}
             case "load":
                 await self._runtime.load_image(req.image, Path(req.folder))
@@ -114,10 +114,13 @@ class ImageJobs:
                 await self._runtime.remove_image(req.image)
                 return {}
             case "commit":
-                request = CommitRequest(
-                    folder=req.folder, filename=req.filename, labels=req.labels, push=image if req.image else None
+                commit_request = CommitRequest(
+                    folder=req.folder,
+                    filename=req.filename,
+                    labels=req.labels,
+                    push=image_request if req.image else None,
                 )
-                commit = await self._runtime.commit(self._kernel_of(req.kernel_id).key, request, on_progress)
+                commit = await self._runtime.commit(self._kernel_of(req.kernel_id).key, commit_request, on_progress)
                 return {
                     "place": commit.place,
                     "size_bytes": commit.size_bytes,
@@ -149,18 +152,22 @@ def _state_of(job: _Job) -> ImageJobState:
 def request_of(kernel: Kernel) -> ImageRequest:
     spec = kernel.record.spec
     registry = registry_of(spec.image)
-    access = next((access for access in kernel.registries if access.registry == registry), None)
+    registry_access = next(
+        (registry_access for registry_access in kernel.registries if registry_access.registry == registry), None
+    )
     return ImageRequest(
         name=spec.image,
         digest=spec.image_digest,
         config_digest=spec.image_config_digest,
         when=spec.auto_pull,
-        **_credentials(access),
+        **_credentials(registry_access),
     )
 
 
-def _credentials(access: RegistryAccess | None) -> dict[str, str]:
-    return {} if access is None else {"username": access.username, "password": access.password}
+def _credentials(registry_access: RegistryAccess | None) -> dict[str, str]:
+    return (
+        {} if registry_access is None else {"username": registry_access.username, "password": registry_access.password}
+    )
 
 
 class KernelImages:
@@ -170,7 +177,7 @@ class KernelImages:
         self._runtime = runtime
         self._timeout_s = timeout_s
 
-    async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
+    async def ensure_image(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
         """Pulls the kernel's image if the node lacks the image, and calls ``on_pull`` before the pull. Raises as
         :meth:`_pull`.
         """
@@ -181,7 +188,7 @@ class KernelImages:
             kernel.save(status=KernelStatus.PULLING)
         await self._pull(kernel)
 
-    def is_tried_again(self, kernel: Kernel) -> bool:
+    def can_pull_again(self, kernel: Kernel) -> bool:
         """Returns True if a second creation of the kernel could succeed, because it would pull the missing image again.
 
         An image that nodes pull within a creation is not to be had, unless the agent had no credentials to give them:

@@ -66,7 +66,7 @@ class FileOutbox:
             self._size = 0
             return
         self.close()
-        content = b"".join(msgspec.json.encode(item) + b"\n" for item in observations)
+        content = b"".join(msgspec.json.encode(observation) + b"\n" for observation in observations)
         write_atomically(self._path, content)
         self._size = len(content)
 
@@ -113,8 +113,8 @@ class FileKernelRecords:
         return replace(record, runs=[self._with_frame(kernel_id, run) for run in record.runs])
 
     def _with_frame(self, kernel_id: str, run: RunRecord) -> RunRecord:
-        value = None if run.started or run.frame else self._frames.get(f"{kernel_id}/{run.run_id}")
-        return run if value is None else replace(run, frame=msgspec.json.decode(value))
+        stored_frame = None if run.started or run.frame else self._frames.get(f"{kernel_id}/{run.run_id}")
+        return run if stored_frame is None else replace(run, frame=msgspec.json.decode(stored_frame))
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         frames = {run.run_id: run.frame for run in runs.runs if run.frame}

@@ -36,10 +36,10 @@ class KeptDevices(msgspec.Struct, frozen=True):
                 await self.observer.wait_acknowledged()
         except TimeoutError:
             raise DeadlineExceeded("the manager has not acknowledged what was observed of kernels") from None
-        kept = await self.manager.kept_devices(KeptDevicesOf(agent_id=self.agent_id))
+        reply = await self.manager.kept_devices(KeptDevicesOf(agent_id=self.agent_id))
         return {
             DeviceId(device_id)
-            for slots in kept.devices.values()
-            for devices in slots.values()
+            for devices_of_slot in reply.devices.values()
+            for devices in devices_of_slot.values()
             for device_id in devices
         }

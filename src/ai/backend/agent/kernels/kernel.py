@@ -36,7 +36,7 @@ class Kernel:
 
     The record of a running kernel is kept compressed, because there are many and most fields are rarely read
     (docs/decisions/0016); not that of a batch job, which is soon read for its end. ``deferral_ends`` and
-    ``owing_since`` are the record's times on the loop's clock. ``registries`` holds credentials and ``secrets``
+    ``hooks_owed_since`` are the record's times on the loop's clock. ``registries`` holds credentials and ``secrets``
     the secret variables of the next workload; neither is ever stored.
     """
 
@@ -58,9 +58,9 @@ class Kernel:
     runs: RunQueue | None = None
     terminals: Terminals | None = None
     programs: Programs | None = None
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    is_hurried: asyncio.Event = field(default_factory=asyncio.Event)
     deferral_ends: float | None = None
-    owing_since: float | None = None
+    hooks_owed_since: float | None = None
     last_stat: dict[str, Any] | None = None
     log_tail: bytes | None = None
     recent_transitions: Transitions = ()
@@ -83,8 +83,8 @@ class Kernel:
         self.carried = record.carried or _NOTHING
         if self.key.attempt != record.spec.attempt:
             self.key = record.key
-        is_quiet = record.phase is Phase.RUNNING and record.spec.session_type not in MAIN_PROGRAM_TYPES
-        self._record = zlib.compress(msgspec.msgpack.encode(record), 1) if is_quiet else record
+        is_compressed = record.phase is Phase.RUNNING and record.spec.session_type not in MAIN_PROGRAM_TYPES
+        self._record = zlib.compress(msgspec.msgpack.encode(record), 1) if is_compressed else record
 
     @property
     def attempt(self) -> int:
@@ -101,21 +101,21 @@ class Kernel:
             raise ValueError("the phase changes by a transition alone")
         record = replace(self.record, **changes)
         self._records.put(record)
-        self.become(record)
+        self.replace_record(record)
 
     def admits(self, trigger: PhaseTrigger) -> bool:
         """Returns whether the present phase has a transition for the trigger."""
         return trigger in TRANSITIONS[self.phase]
 
     def move(
-        self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
+        self, trigger: PhaseTrigger, *, cause: str, base_record: KernelRecord | None = None, **changes: Any
     ) -> tuple[Operation, ...]:
         """Makes a transition of the kernel's phase, stores the record, and returns the operations to start.
 
         Args:
             trigger: the event. An outdated one stores nothing.
             cause: its name in the recent transitions.
-            base: replaces the present record.
+            base_record: replaces the present record.
             changes: fields that change with the phase.
 
         Raises InvalidTransition or OSError; nothing has changed then.
@@ -129,13 +129,13 @@ class Kernel:
             data={"attempt": self.attempt, "status": self.status.value},
         )
         if phase_path or (changes and operations):
-            record = replace(base or self.record, phase=phase, **changes)
+            record = replace(base_record or self.record, phase=phase, **changes)
             self._records.put(record)
-            self.become(record)
+            self.replace_record(record)
         self.recent_transitions = append_transitions(self.recent_transitions, phase_path)
         return operations
 
-    def become(self, record: KernelRecord) -> None:
+    def replace_record(self, record: KernelRecord) -> None:
         """Replaces the kernel's record by a record that is stored already."""
         self.record = record
         self.changed.set()
@@ -152,7 +152,7 @@ class Kernel:
             await self.channel.close()
         self.channel = self.runs = self.terminals = self.programs = None
 
-    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
+    async def wait_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
         """Waits until a kernel from before an agent restart is connected again, and returns as :meth:`running`.
 
         Raises Unavailable if the kernel is not connected within the time.
@@ -168,8 +168,8 @@ class Kernel:
 
     def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
         """Returns channel, runs, terminals. Raises Conflict unless the kernel runs, WorkloadEnded if it just ended."""
-        is_up = self.phase is Phase.RUNNING
-        if not is_up or self.channel is None or self.runs is None or self.terminals is None:
+        is_running = self.phase is Phase.RUNNING
+        if not is_running or self.channel is None or self.runs is None or self.terminals is None:
             raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})
         if self.channel.ended:
             raise WorkloadEnded(f"the workload of the kernel {self.id} has ended")

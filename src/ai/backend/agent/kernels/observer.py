@@ -22,7 +22,9 @@ from ai.backend.infra.telemetry.tracing import current_traceparent
 log = logging.getLogger(__name__)
 _MAX_BATCH = 200
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
-_PASSING = frozenset({KernelStatus.PREPARING, KernelStatus.PREPARED, KernelStatus.CREATING, KernelStatus.TERMINATING})
+_TRANSIENT_STATUSES = frozenset(
+    {KernelStatus.PREPARING, KernelStatus.PREPARED, KernelStatus.CREATING, KernelStatus.TERMINATING}
+)
 """Statuses that usually end within milliseconds."""
 _LINGER_S = 0.05
 """How long a report of passing statuses waits for the next one, which shares its transaction in the manager."""
@@ -67,7 +69,7 @@ class ObservationQueue:
         self.outbox.append(observation)
         self._pending.append(observation)
         self._wake.set()
-        if status not in _PASSING:
+        if status not in _TRANSIENT_STATUSES:
             self._lasting.set()
 
     @property

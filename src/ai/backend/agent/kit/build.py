@@ -45,8 +45,8 @@ def find_terminal() -> Path | None:
     """Returns the folder of the console's bundle with xterm.js, for the page of terminals. Returns None if it is not
     built.
     """
-    bundle = find_bundle()
-    folder = bundle / TERMINAL_NAME if bundle is not None else None
+    console_bundle = find_bundle()
+    folder = console_bundle / TERMINAL_NAME if console_bundle is not None else None
     return folder if folder is not None and (folder / _TERMINAL_SCRIPT).is_file() else None
 
 
@@ -55,15 +55,15 @@ def build_kit(directory: Path) -> Path:
 
     Raises KitFailed if the interpreter or the disk does not permit it.
     """
-    facts, terminal = _probe(), find_terminal()
-    kit = directory / _digest(facts, terminal)
+    interpreter_files, terminal_folder = _probe(), find_terminal()
+    kit = directory / _digest(interpreter_files, terminal_folder)
     if kit.is_dir():
         return kit
     unfinished = directory / f".{kit.name}.{os.getpid()}"
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.rmtree(unfinished, ignore_errors=True)
-        _fill_kit(unfinished, facts, terminal)
+        _fill_kit(unfinished, interpreter_files, terminal_folder)
         try:
             unfinished.rename(kit)
         except OSError:  # another one was faster
@@ -97,33 +97,36 @@ def _probe() -> dict[str, Any]:
     command = [sys.executable, "-I", str(_PROBE_PROGRAM)]
     try:
         probe_process = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True)
-        facts: dict[str, Any] = json.loads(probe_process.stdout)
+        interpreter_files: dict[str, Any] = json.loads(probe_process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as e:
         raise KitFailed(f"our interpreter cannot be asked what it is made of: {e}") from e
-    return facts
+    return interpreter_files
 
 
-def _digest(facts: dict[str, Any], terminal: Path | None) -> str:
+def _digest(interpreter_files: dict[str, Any], terminal_folder: Path | None) -> str:
     """Returns the kit's name: packages count by the times of their files, programs by their content."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for path_text in (*facts["packages"].values(), *facts["libraries"]):
+    digest = hashlib.sha256(json.dumps(interpreter_files, sort_keys=True).encode())
+    for path_text in (*interpreter_files["packages"].values(), *interpreter_files["libraries"]):
         path = Path(path_text)
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             file_status = file.stat()
             digest.update(f"{file} {file_status.st_size} {file_status.st_mtime_ns}\n".encode())
-    for path in (*sorted(PROGRAMS.rglob("*")), *(sorted(terminal.iterdir()) if terminal is not None else ())):
+    for path in (
+        *sorted(PROGRAMS.rglob("*")),
+        *(sorted(terminal_folder.iterdir()) if terminal_folder is not None else ()),
+    ):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _fill_kit(kit: Path, facts: dict[str, Any], terminal: Path | None) -> None:
+def _fill_kit(kit: Path, interpreter_files: dict[str, Any], terminal_folder: Path | None) -> None:
     library_directory, site_packages = kit / "lib", kit / "site"
     for folder in (kit / "bin", library_directory, site_packages):
         folder.mkdir(parents=True, exist_ok=True)
-    _link_file(Path(facts["executable"]), kit / "bin" / "python3")
-    _link_tree(Path(facts["standard"]), kit / facts["place"])
-    for package_name, path_text in facts["packages"].items():
+    _link_file(Path(interpreter_files["executable"]), kit / "bin" / "python3")
+    _link_tree(Path(interpreter_files["standard"]), kit / interpreter_files["place"])
+    for package_name, path_text in interpreter_files["packages"].items():
         path = Path(path_text)
         bundled_libraries = path.parent / f"{package_name}.libs"
         if path.is_dir():
@@ -133,12 +136,12 @@ def _fill_kit(kit: Path, facts: dict[str, Any], terminal: Path | None) -> None:
         if bundled_libraries.is_dir():
             _link_tree(bundled_libraries, site_packages / bundled_libraries.name)
     loader_name = ""
-    for path in _shared_libraries(facts):
+    for path in _shared_libraries(interpreter_files):
         _link_file(path, library_directory / path.name)
         loader_name = path.name if path.name.startswith("ld-") else loader_name
     _link_tree(PROGRAMS, kit / "programs")
-    if terminal is not None:
-        _link_tree(terminal, kit / _TERMINAL_PLACE)
+    if terminal_folder is not None:
+        _link_tree(terminal_folder, kit / _TERMINAL_PLACE)
     loader_command = [f"{{kit}}/lib/{loader_name}", "--library-path", "{kit}/lib"] if loader_name else []
     command = [*loader_command, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
     (kit / "launch.json").write_text(json.dumps(command))
@@ -147,12 +150,12 @@ def _fill_kit(kit: Path, facts: dict[str, Any], terminal: Path | None) -> None:
     (kit / "launch.json").chmod(0o644)
 
 
-def _shared_libraries(facts: dict[str, Any]) -> Iterator[Path]:
+def _shared_libraries(interpreter_files: dict[str, Any]) -> Iterator[Path]:
     """Yields the libraries outside of packages, under every name by which they are loaded."""
-    package_paths = tuple(facts["packages"].values())
-    for path_text in facts["libraries"]:
+    package_paths = tuple(interpreter_files["packages"].values())
+    for path_text in interpreter_files["libraries"]:
         path = Path(path_text)
-        if path_text.startswith((facts["standard"] + "/", *package_paths)) or ".libs" in path.parent.name:
+        if path_text.startswith((interpreter_files["standard"] + "/", *package_paths)) or ".libs" in path.parent.name:
             continue
         yield path
         for library_name in _sonames(path):

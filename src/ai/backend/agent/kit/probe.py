@@ -41,7 +41,7 @@ def main() -> None:
         if len(mapping_fields) == 6
     }
     libraries = sorted(path for path in mapped_paths if path.startswith("/") and ".so" in Path(path).name)
-    facts = {
+    kit_files = {
         "version": sys.version,
         "executable": str(Path(sys.executable).resolve()),
         "standard": str(library_directory),
@@ -50,7 +50,7 @@ def main() -> None:
         "libraries": libraries,
         "missing": missing_modules,
     }
-    print(json.dumps(facts))
+    print(json.dumps(kit_files))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ async def watch_batch(
     try:
         _, runs, _ = kernel.running()
         async with asyncio.timeout(max(0.0, remaining_s) if remaining_s is not None else None):
-            result = await runs.follow(RUN_ID, spec.startup_command)
+            result = await runs.run_command(RUN_ID, spec.startup_command)
         ending = ending_of_program(spec, result.exit_code, result.reason)
     except TimeoutError:
         message = f"the program took longer than {spec.batch_timeout_s:g} s"

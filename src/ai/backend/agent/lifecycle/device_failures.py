@@ -65,7 +65,7 @@ class HealthLoop:
 
     async def _wait(self) -> None:
         """Waits until a change arrives, a device may be restored, or the next round is due."""
-        due_at = self.context.inventory.health_due()
+        due_at = self.context.inventory.next_recovery_at()
         period_s = self.context.settings.intervals.health
         timeout_s = period_s if due_at is None else min(period_s, max(0.0, due_at - asyncio.get_running_loop().time()))
         try:
@@ -91,16 +91,16 @@ class HealthLoop:
 
     def report(self) -> None:
         """Reports the failed devices of each running kernel, if they differ from the kernel's last report."""
-        for kernel in self.supervisor.live():
+        for kernel in self.supervisor.live_kernels():
             if kernel.phase is not Phase.RUNNING:
                 continue
-            failed = self.context.inventory.unhealthy(kernel.id)
-            if failed == kernel.record.unhealthy:
+            failed_devices = self.context.inventory.unhealthy_devices(kernel.id)
+            if failed_devices == kernel.record.unhealthy:
                 continue
             self.context.observer.report(
-                kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed
+                kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed_devices
             )
-            kernel.save(unhealthy=failed)
+            kernel.save(unhealthy=failed_devices)
 
     def _watch_all(self) -> None:
         for handle in self.context.plugins.started():
@@ -141,7 +141,7 @@ class HealthLoop:
         if not isinstance(change, DeviceHealthChange):
             raise TypeError(f"{change!r:.200} is not a DeviceHealthChange")
         kind = self.context.inventory.kinds.get(plugin_key)
-        if kind is None or all(device.device_id != change.device_id for device in kind.answered):
+        if kind is None or all(device.device_id != change.device_id for device in kind.listed_devices):
             if (plugin_key, change.device_id) not in self._unlisted and len(self._unlisted) < _MAX_UNLISTED:
                 self._unlisted.add((plugin_key, change.device_id))
                 log.warning(

@@ -14,7 +14,7 @@ import msgspec
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import PluginState, read_allocation
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
-from ai.backend.agent.lifecycle.hook_facts import hook_facts
+from ai.backend.agent.lifecycle.hook_facts import hook_context_fields
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDenied, DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
@@ -88,15 +88,15 @@ class HookCalls:
         elif changes:
             kernel.save(**changes)
         is_repeat = epoch_of_method.get(method, self._context.epoch) != self._context.epoch
-        is_over = asyncio.Event()
-        state = self._managed_state(plugin_key, kernel, is_over)
+        call_ended = asyncio.Event()
+        state = self._managed_state(plugin_key, kernel, call_ended)
         labels = await self._labels_of(kernel.record.spec)
         if method == "pre_create":
             self._check_options(plugin_key, kernel.record.spec)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
             record = kernel.record
-            held = allocation if allocation is not None else self._allocation_at_creation(plugin_key, kernel)
+            held_devices = allocation if allocation is not None else self._allocation_at_creation(plugin_key, kernel)
             workload = Workload(
                 id=record.workload_id,
                 type=self._context.runtime.info().workload_type,
@@ -107,12 +107,12 @@ class HookCalls:
                 cause=LifecycleCause.RECOVER if is_repeat else step.cause,
                 attempt=record.standing_attempt,
                 state=state,
-                previous_allocation=held if step.restarting else None,
+                previous_allocation=held_devices if step.restarting else None,
                 deadline_s=deadline_s,
                 is_diagnostic=plugin_key in record.diagnosed,
-                **hook_facts(plugin_key, kernel, method, labels, restarting=step.restarting),
+                **hook_context_fields(plugin_key, kernel, method, labels, restarting=step.restarting),
             )
-            result = await _call_method(method, plugin.create_lifecycle_hook(workload, held, hook_context))
+            result = await _call_method(method, plugin.create_lifecycle_hook(workload, held_devices, hook_context))
             try:
                 self._save_state(plugin_key, kernel, state)
                 return check_config(result, hidden_paths=self._hidden) if method == "pre_create" else None
@@ -131,7 +131,7 @@ class HookCalls:
                 ) from None
             raise
         finally:
-            is_over.set()
+            call_ended.set()
         crash_point(f"hook.{plugin_key}.{method}.after")
         return returned_config
 
@@ -154,9 +154,11 @@ class HookCalls:
         schema = self._context.plugins.get(plugin_key).options_schema
         problems = {"": "it takes none"} if schema is None else problems_of_options(options, schema)
         if problems:
-            text = "; ".join(f"{place}: {problem}" if place else problem for place, problem in problems.items())
+            problem_text = "; ".join(
+                f"{option_path}: {problem}" if option_path else problem for option_path, problem in problems.items()
+            )
             raise CreationDenied(
-                f"the plugin {plugin_key} does not take the options of this session: {text}",
+                f"the plugin {plugin_key} does not take the options of this session: {problem_text}",
                 data={"plugins": [plugin_key], "field": "plugin_options"},
             )
 
@@ -198,9 +200,9 @@ class HookCalls:
         held_slots = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held_slots.items() if slot in slot_names})
 
-    def _managed_state(self, plugin_key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
+    def _managed_state(self, plugin_key: str, kernel: Kernel, call_ended: asyncio.Event) -> ManagedState:
         async def save(state: ManagedState) -> None:
-            if is_over.is_set():  # the record may belong to another attempt by now
+            if call_ended.is_set():  # the record may belong to another attempt by now
                 raise PluginError("the call that this state belongs to is over")
             self._save_state(plugin_key, kernel, state)
 

@@ -23,7 +23,7 @@ def image_of(name: str, architecture: str, labels: Mapping[str, str]) -> Workloa
     """Describes an image by its labels (spec 03-05:74), and a host image by the node's own system."""
     distribution = labels.get(_DISTRIBUTION_LABEL, "")
     if distribution == _OF_HOST:
-        distribution, libc = _of_this_host()
+        distribution, libc = _host_distribution()
     elif distribution in ("", "unknown"):
         distribution, libc = "", ""
     else:
@@ -32,17 +32,19 @@ def image_of(name: str, architecture: str, labels: Mapping[str, str]) -> Workloa
 
 
 @cache
-def _of_this_host() -> tuple[str, str]:
+def _host_distribution() -> tuple[str, str]:
     """Returns distribution and libc of this node, as ``debian12`` and ``glibc``."""
     try:
-        release = platform.freedesktop_os_release()
+        os_release = platform.freedesktop_os_release()
     except OSError:
-        release = {}
-    libc = "glibc" if platform.libc_ver()[0] == "glibc" else "musl" if release.get("ID") in _MUSL_DISTRIBUTIONS else ""
-    return f"{release.get('ID', '')}{release.get('VERSION_ID', '')}", libc
+        os_release = {}
+    libc = (
+        "glibc" if platform.libc_ver()[0] == "glibc" else "musl" if os_release.get("ID") in _MUSL_DISTRIBUTIONS else ""
+    )
+    return f"{os_release.get('ID', '')}{os_release.get('VERSION_ID', '')}", libc
 
 
-def hook_facts(
+def hook_context_fields(
     plugin_key: str, kernel: Kernel, method: str, labels: Mapping[str, str], *, restarting: bool
 ) -> dict[str, Any]:
     """Returns the fields of a hook's context that describe the workload and the session's options for the plugin. For
@@ -52,8 +54,8 @@ def hook_facts(
     ending = record.ending
     reason = ""
     if method in _ENDING_METHODS:
-        default = KernelEventReason.RESTARTING.value if restarting else ""
-        reason = ending.reason.value if ending is not None else default
+        default_reason = KernelEventReason.RESTARTING.value if restarting else ""
+        reason = ending.reason.value if ending is not None else default_reason
     return {
         "image": image_of(spec.image, spec.architecture, labels),
         "cluster_role": spec.cluster_role,

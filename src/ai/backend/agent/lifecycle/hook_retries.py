@@ -33,17 +33,17 @@ class HookRetrier:
         self._tasks: dict[Kernel, asyncio.Task[None]] = {}
         self._leftovers: dict[tuple[str, int], Kernel] = {}
 
-    def follow(self, kernel: Kernel) -> None:
+    def start_repeating(self, kernel: Kernel) -> None:
         """Starts to repeat the kernel's failed hook calls, if any."""
-        if kernel.record.owed and kernel.owing_since is None:
+        if kernel.record.owed and kernel.hooks_owed_since is None:
             owing_s = max(0.0, self._context.wall_clock() - kernel.record.owed_since)
-            kernel.owing_since = asyncio.get_running_loop().time() - owing_s
+            kernel.hooks_owed_since = asyncio.get_running_loop().time() - owing_s
         if kernel.record.owed and kernel not in self._tasks:
             task = asyncio.create_task(self._repeat(kernel), name=f"aftercare-{kernel.id}")
             self._tasks[kernel] = task
             task.add_done_callback(lambda done: self._on_task_end(kernel, done))
 
-    async def unfollow(self, kernel: Kernel) -> None:
+    async def stop_repeating(self, kernel: Kernel) -> None:
         """Stops repeating a kernel's failed hook calls, even in the middle of a call, and drops the calls."""
         await self._cancel_repeats(kernel)
         if kernel.record.owed:
@@ -57,7 +57,7 @@ class HookRetrier:
                 continue
             kernel = Kernel(record, self._context.leftovers)
             self._leftovers[kernel.id, record.standing_attempt] = kernel
-            self.follow(kernel)
+            self.start_repeating(kernel)
 
     def add_leftover(self, kernel: Kernel, plugin_key: str) -> None:
         """Stores a removed workload's failed ``post_terminate`` as a leftover, and repeats the call.
@@ -75,7 +75,7 @@ class HookRetrier:
             states={**leftover.record.states, **kernel.record.states},
             begun={**leftover.record.begun, **kernel.record.begun},
         )
-        self.follow(leftover)
+        self.start_repeating(leftover)
 
     def owes(self, kernel: Kernel, plugin_key: str) -> bool:
         """Returns True if a leftover still has to call the plugin's ``post_terminate``, as after a crash in
@@ -97,7 +97,7 @@ class HookRetrier:
                 for key in own_keys:
                     await self._call_again(leftover, key)
             finally:
-                self.follow(leftover)
+                self.start_repeating(leftover)
             if failed_keys := [key for key in leftover.record.owed if key in keys]:
                 raise CreationDeferred(
                     f"the plugin {' and '.join(failed_keys)} has not finished with attempt {attempt} of this kernel",
@@ -136,7 +136,7 @@ class HookRetrier:
             await self._calls.call(plugin_key, method, kernel, step)
         except BackendError as e:
             limit_s, now = self._context.settings.kernel_lifecycles.hook_retry_limit, asyncio.get_running_loop().time()
-            if kernel.owing_since is None or now - kernel.owing_since < limit_s:
+            if kernel.hooks_owed_since is None or now - kernel.hooks_owed_since < limit_s:
                 log.info("%s of %s for kernel %s failed again: %s", method, plugin_key, kernel.id, e)
                 return
             self._calls.report(kernel, plugin_key, method, e, "given-up", record.owed_since)

@@ -50,7 +50,7 @@ class Recovery:
         await self.remove_orphans(await self._context.runtime.list_workloads())
         await self._sweep_networks()
         await self._rejoin(multi_node_kernels)
-        for kernel in self._supervisor.live():
+        for kernel in self._supervisor.live_kernels():
             self._supervisor.resume(kernel)
 
     async def remove_orphans(self, views: Iterable[WorkloadView]) -> None:
@@ -83,7 +83,7 @@ class Recovery:
 
     async def _end_disconnected(self, candidates: Collection[WorkloadKey]) -> None:
         broken_sessions = await self._context.networks.broken()
-        for kernel in self._supervisor.live() if broken_sessions else ():
+        for kernel in self._supervisor.live_kernels() if broken_sessions else ():
             if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken_sessions:
                 message = "somebody has removed its session's network"
                 reason = KernelEventReason.ANOMALY_DETECTED
@@ -92,13 +92,13 @@ class Recovery:
     async def sync(self) -> None:
         """Compares the records with the runtime's workloads, and forgets kernels that ended long ago."""
         # Only kernels that ran before the listing: a workload that started meanwhile is missing from it.
-        running_keys = {kernel.key for kernel in self._supervisor.live() if _is_running(kernel)}
+        running_keys = {kernel.key for kernel in self._supervisor.live_kernels() if _is_running(kernel)}
         workload_views = {view.key: view for view in await self._context.runtime.list_workloads()}
-        for kernel in self._supervisor.live():
+        for kernel in self._supervisor.live_kernels():
             if kernel.key in running_keys and _is_running(kernel):
                 view = workload_views.get(kernel.key)
                 if view is None or view.exit is not None:
-                    self._supervisor.lost(kernel, view.exit if view is not None else None)
+                    self._supervisor.end_lost_kernel(kernel, view.exit if view is not None else None)
         await self._end_disconnected(running_keys)
         await self.remove_orphans(workload_views.values())
         await self._sweep_networks()
@@ -137,7 +137,7 @@ async def _forward(event: WorkloadExited, supervisor: Supervisor) -> None:
     backoff = Backoff(_RETRY_S, _RETRY_MAX_S)
     while True:
         try:
-            supervisor.workload_exited(event.key, event.exit)
+            supervisor.end_exited_kernel(event.key, event.exit)
             return
         except OSError as e:
             log.warning("the exit of the workload %s cannot be stored, and is tried again: %s", event.key, e)

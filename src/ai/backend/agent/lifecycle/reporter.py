@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 _LOG_TAIL_BYTES = 65_536
 
 
-def exit_code_of(ended: WorkloadExit | None) -> int | None:
+def exit_code_of(workload_exit: WorkloadExit | None) -> int | None:
     """Returns a workload's exit code as a shell does: the code, or 128 plus the signal."""
-    if ended is None:
+    if workload_exit is None:
         return None
-    return 128 + ended.signal if ended.signal is not None else ended.code
+    return 128 + workload_exit.signal if workload_exit.signal is not None else workload_exit.code
 
 
-def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Termination:
+def ending_of(error: Exception, workload_exit: WorkloadExit | None, *, restarting: bool = False) -> Termination:
     """Returns the termination of a failed creation.
 
     A deferred one goes back to the scheduler, a deferred restart fails.
@@ -41,7 +41,7 @@ def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool 
         )
     if isinstance(error, (CreationDenied, ImageNotFound)):
         reason = KernelEventReason.CREATION_DENIED
-    elif ended is not None and ended.oom:
+    elif workload_exit is not None and workload_exit.oom:
         reason = KernelEventReason.OUT_OF_MEMORY
     else:
         reason = (
@@ -57,7 +57,7 @@ class StatusReporter:
         self._observer = context.observer
         self._runtime = context.runtime
 
-    def status(
+    def report_status(
         self,
         kernel: Kernel,
         status: KernelStatus,
@@ -66,9 +66,9 @@ class StatusReporter:
     ) -> None:
         self._observer.report(kernel.id, kernel.attempt, status, reason, **details)
 
-    def running(self, kernel: Kernel, reason: KernelEventReason, unhealthy: list[UnhealthyDevice]) -> None:
+    def report_running(self, kernel: Kernel, reason: KernelEventReason, unhealthy: list[UnhealthyDevice]) -> None:
         record = kernel.record
-        self.status(
+        self.report_status(
             kernel,
             KernelStatus.RUNNING,
             reason,
@@ -80,9 +80,9 @@ class StatusReporter:
             service_ports=record.services,
         )
 
-    def adopted(self, kernel: Kernel) -> None:
+    def report_adopted(self, kernel: Kernel) -> None:
         """Reports a kernel that kept running while the agent was stopped."""
-        self.status(
+        self.report_status(
             kernel,
             KernelStatus.RUNNING,
             KernelEventReason.RESUMING_AGENT_OPERATION,
@@ -91,12 +91,12 @@ class StatusReporter:
             attached_devices=kernel.record.attached_devices,
         )
 
-    def unknown_kernel(self, req: DestroyKernel) -> None:
+    def report_unknown_kernel(self, req: DestroyKernel) -> None:
         self._observer.report(
             req.kernel_id, req.attempt, KernelStatus.TERMINATED, req.reason, message="the agent holds no such kernel"
         )
 
-    def end(self, kernel: Kernel, ending: Termination | None) -> None:
+    def report_end(self, kernel: Kernel, ending: Termination | None) -> None:
         """Reports the end of a kernel, if ``ending`` is given."""
         if ending is None:
             return

@@ -64,28 +64,28 @@ class StepRunner:
 
     async def acquire_all(self, kernel: Kernel, step: StepContext) -> None:
         """Acquires every step. Raises a step's error; :meth:`release_all` then releases the acquired steps."""
-        for unit in self.steps:
-            crash_point(f"create.{unit.name}.before")
-            with child_span(f"acquire {unit.name}"):
-                await unit.acquire(kernel, step)
-            crash_point(f"create.{unit.name}.after")
+        for kernel_step in self.steps:
+            crash_point(f"create.{kernel_step.name}.before")
+            with child_span(f"acquire {kernel_step.name}"):
+                await kernel_step.acquire(kernel, step)
+            crash_point(f"create.{kernel_step.name}.after")
 
     async def release_all(self, kernel: Kernel, step: StepContext) -> None:
         """Releases every step, acquired or not. A release that fails is repeated until it succeeds."""
-        for unit in reversed(self.steps):
+        for kernel_step in reversed(self.steps):
             if not step.restarting:
-                crash_point(f"destroy.{unit.name}.before")
-            with child_span(f"release {unit.name}"):
-                await self._release(unit, kernel, step)
+                crash_point(f"destroy.{kernel_step.name}.before")
+            with child_span(f"release {kernel_step.name}"):
+                await self._release(kernel_step, kernel, step)
             if not step.restarting:
-                crash_point(f"destroy.{unit.name}.after")
+                crash_point(f"destroy.{kernel_step.name}.after")
 
     @staticmethod
-    async def _release(unit: Step, kernel: Kernel, step: StepContext) -> None:
+    async def _release(kernel_step: Step, kernel: Kernel, step: StepContext) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             try:
-                return await unit.release(kernel, step)
+                return await kernel_step.release(kernel, step)
             except Exception:  # giving up would lose what the step holds
-                log.exception("the step %s of kernel %s cannot be released; trying again", unit.name, kernel.id)
+                log.exception("the step %s of kernel %s cannot be released; trying again", kernel_step.name, kernel.id)
             await backoff.wait()

@@ -86,7 +86,7 @@ class Supervisor:
         if not req.kernels:
             raise InvalidInput("no kernels", data={"kernels": "empty"})
         new_specs = [spec for spec in req.kernels if not self._is_accepted(spec)]
-        kept = {claim_id: read_allocation(devices) for claim_id, devices in req.kept.items()}
+        devices_of_claims = {claim_id: read_allocation(devices) for claim_id, devices in req.kept.items()}
         kernels: list[Kernel] = []
         try:
             for spec in new_specs:
@@ -102,7 +102,7 @@ class Supervisor:
                 )
                 kernel = Kernel(record, self.context.records)
                 kernel.registries, kernel.secrets = req.registries, spec.secret_environ
-                self._runner.devices.bind(kernel, kept)
+                self._runner.devices.bind(kernel, devices_of_claims)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
             for kernel in kernels:
@@ -112,10 +112,10 @@ class Supervisor:
         for kernel_index, kernel in enumerate(kernels):
             try:
                 kernel.save()
-                self._reporter.status(kernel, KernelStatus.PREPARING)
+                self._reporter.report_status(kernel, KernelStatus.PREPARING)
             except OSError as e:
-                for remaining in kernels[kernel_index:]:
-                    self.context.inventory.free(remaining.id)
+                for unaccepted_kernel in kernels[kernel_index:]:
+                    self.context.inventory.free(unaccepted_kernel.id)
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
@@ -132,23 +132,23 @@ class Supervisor:
         """Returns True if this attempt was accepted before. Raises Conflict for an attempt that is older than the
         present one.
         """
-        existing = self._find(spec.kernel_id)
-        if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
+        existing_kernel = self._find(spec.kernel_id)
+        if existing_kernel is None or (existing_kernel.attempt < spec.attempt and not existing_kernel.is_live):
             return False
-        if existing.attempt == spec.attempt:
+        if existing_kernel.attempt == spec.attempt:
             return True
-        raise _other_attempt(existing, spec.attempt)
+        raise _other_attempt(existing_kernel, spec.attempt)
 
     def destroy(self, req: DestroyKernel) -> None:
         """Starts to end a kernel, or reports the end of a kernel that has ended already."""
         kernel = self._find(req.kernel_id)
         if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
-            self._reporter.unknown_kernel(req)
+            self._reporter.report_unknown_kernel(req)
             return
         if kernel.attempt > req.attempt:
             raise _other_attempt(kernel, req.attempt)
         if not kernel.is_live:
-            self._reporter.end(kernel, kernel.record.ending)
+            self._reporter.report_end(kernel, kernel.record.ending)
             return
         attempt = req.attempt if req.attempt != kernel.attempt else None
         self.end(kernel, Termination(reason=req.reason, forced=req.forced, attempt=attempt))
@@ -173,7 +173,7 @@ class Supervisor:
             ready=False,
             batch_since=None,
         )
-        self._reporter.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
+        self._reporter.report_status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
         self._start_operations(kernel, operations)
 
@@ -183,12 +183,12 @@ class Supervisor:
         Another operation on the kernel is cancelled first.
         """
         if ending.forced:
-            kernel.hurry.set()
+            kernel.is_hurried.set()
         if not kernel.admits(PhaseTrigger.END_REQUESTED):
             return
         crash_point("destroy.accept.before")
         if kernel.status is not KernelStatus.TERMINATING:
-            self._reporter.status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
+            self._reporter.report_status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
         operations = kernel.move(
             PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
         )
@@ -199,7 +199,7 @@ class Supervisor:
         """Starts to end a kernel that uses more of a device than its share."""
         self.end(kernel, Termination(reason=R.ANOMALY_DETECTED, message=message))
 
-    def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
+    def end_exited_kernel(self, key: WorkloadKey, workload_exit: WorkloadExit) -> None:
         """Ends a running kernel whose workload has exited by itself.
 
         A creation notices the exit through its channel.
@@ -207,17 +207,19 @@ class Supervisor:
         kernel = self.kernels.get(str(key.kernel_id))
         if kernel is None or kernel.key != key:
             return
-        kernel.exit = ended
+        kernel.exit = workload_exit
         if kernel.channel is not None:
-            kernel.channel.workload_gone()
-        if kernel.phase is Phase.RUNNING and ended.program:
-            self.end(kernel, ending_of_program(kernel.record.spec, exit_code_of(ended), ended.reason or None))
+            kernel.channel.on_workload_end()
+        if kernel.phase is Phase.RUNNING and workload_exit.program:
+            self.end(
+                kernel, ending_of_program(kernel.record.spec, exit_code_of(workload_exit), workload_exit.reason or None)
+            )
         elif kernel.phase is Phase.RUNNING:
-            reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
-            message = ended.reason or None
-            if ended.reason in ("out-of-memory", "memory-limit"):
-                message = f"{ended.reason}: {memory_hint(memory_bytes_of(kernel.record.spec))}"
-            self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(ended)))
+            reason = R.OUT_OF_MEMORY if workload_exit.oom else R.SELF_TERMINATED
+            message = workload_exit.reason or None
+            if workload_exit.reason in ("out-of-memory", "memory-limit"):
+                message = f"{workload_exit.reason}: {memory_hint(memory_bytes_of(kernel.record.spec))}"
+            self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(workload_exit)))
 
     def get(self, kernel_id: str) -> Kernel:
         """Returns the live kernel with this id. Raises NotFound if this agent has no such kernel."""
@@ -226,10 +228,10 @@ class Supervisor:
             raise NotFound(f"the agent holds no kernel {kernel_id}")
         return kernel
 
-    def live(self) -> list[Kernel]:
+    def live_kernels(self) -> list[Kernel]:
         return list(self.kernels.values())
 
-    def presence(self) -> list[KernelPresence]:
+    def kernel_presence(self) -> list[KernelPresence]:
         """Returns the live kernels, and the ended kernels whose end the manager has not acknowledged. The manager must
         not count these kernels as lost.
         """
@@ -256,12 +258,12 @@ class Supervisor:
     async def _run(self, kernel: Kernel, operation: _Run, previous: asyncio.Task[None] | None) -> None:
         """Runs a kernel's operation in the trace of the command, or of the session after a restart of the agent."""
         spec = kernel.record.spec
-        parent = spec.trace if current_traceparent() is None else None
+        parent_trace = spec.trace if current_traceparent() is None else None
         name = f"kernel {operation.__name__.strip('_')}"
         attributes = {"backendai.session_id": spec.session_id, "backendai.kernel_id": kernel.id}
         with (
             bind_log_context(session_id=spec.session_id, kernel_id=kernel.id),
-            child_span(name, parent=parent, attributes=attributes),
+            child_span(name, parent=parent_trace, attributes=attributes),
         ):
             await self._finish(kernel, operation, previous)
 
@@ -270,11 +272,11 @@ class Supervisor:
         if previous is not None and not previous.done():
             previous.cancel()
             await asyncio.wait({previous})
-        backoff, failure = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S), None
+        backoff, failure_ending = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S), None
         while True:
             try:
-                if failure is not None:
-                    kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure)
+                if failure_ending is not None:
+                    kernel.move(PhaseTrigger.FAILED, cause=failure_ending.reason, ending=failure_ending)
                 if kernel.phase is Phase.TERMINATING:
                     operation = self._terminate
                 await operation(kernel)
@@ -282,7 +284,7 @@ class Supervisor:
             except Exception as e:
                 log.exception("kernel %s is %s and cannot go on; trying again", kernel.id, kernel.phase)
                 is_restart = kernel.phase is Phase.RESTARTING
-                failure = failure or ending_of(e, kernel.exit, restarting=is_restart)
+                failure_ending = failure_ending or ending_of(e, kernel.exit, restarting=is_restart)
             if not kernel.is_live or (kernel.phase is Phase.RUNNING and operation != self._adopt):
                 return
             await backoff.wait()
@@ -291,13 +293,15 @@ class Supervisor:
         if kernel.status in _STATUSES_BEFORE_CREATING:
             try:
                 with child_span("kernel image"):
-                    await self._images.provide(kernel, lambda: self._reporter.status(kernel, KernelStatus.PULLING))
+                    await self._images.ensure_image(
+                        kernel, lambda: self._reporter.report_status(kernel, KernelStatus.PULLING)
+                    )
             except Exception as e:  # noqa: BLE001  # logged and reported there; a pull has nothing to release
                 await self._give_up(kernel, e)
                 return
         async with self._slots:
             if kernel.status in _STATUSES_BEFORE_CREATING:
-                self._reporter.status(kernel, KernelStatus.CREATING)
+                self._reporter.report_status(kernel, KernelStatus.CREATING)
                 kernel.save(status=KernelStatus.CREATING)
             await self._acquire(kernel, step_context_of(kernel.record))
 
@@ -306,8 +310,8 @@ class Supervisor:
             record = kernel.record
             if record.restarted_from is not None:
                 if record.carried_until != record.restarted_from:  # else the agent was ended after this was stored
-                    carried = await self._statistics.carried(kernel, record.restarted_from)
-                    kernel.save(carried=carried, carried_until=record.restarted_from)
+                    carried_counters = await self._statistics.measure_carried_counters(kernel, record.restarted_from)
+                    kernel.save(carried=carried_counters, carried_until=record.restarted_from)
                 await self._runner.release_all(kernel, _RESTART_CONTEXT)
                 kernel.exit = None
                 kernel.save(restarted_from=None, workload_id="", deferred_until=None)
@@ -325,12 +329,12 @@ class Supervisor:
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        if isinstance(error, ImageMissing) and not restarting and self._images.is_tried_again(kernel):
+        if isinstance(error, ImageMissing) and not restarting and self._images.can_pull_again(kernel):
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
         log_level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
         log.log(log_level, "kernel %s could not be created: %s", kernel.id, error, exc_info=log_level == logging.ERROR)
-        kernel.hurry.set()
+        kernel.is_hurried.set()
         for operation in kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure):
             await self._operations[operation](kernel)
 
@@ -339,13 +343,13 @@ class Supervisor:
         problem = await self.context.services.start_sshd(kernel)
         if problem is not None:
             log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
-            notes = [text for text in (kernel.record.note, f"no SSH between its kernels: {problem}") if text]
+            notes = [note for note in (kernel.record.note, f"no SSH between its kernels: {problem}") if note]
             kernel.save(note="; ".join(notes))
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         crash_point("create.running.before")
-        failed_devices = self.context.inventory.unhealthy(kernel.id)
-        self._reporter.running(kernel, reason, failed_devices)
+        failed_devices = self.context.inventory.unhealthy_devices(kernel.id)
+        self._reporter.report_running(kernel, reason, failed_devices)
         kernel.move(
             PhaseTrigger.STARTED,
             cause=reason,
@@ -357,7 +361,7 @@ class Supervisor:
         crash_point("create.running.after")
         log.info("kernel %s runs: %s", kernel.id, reason)
         if kernel.channel is not None and kernel.channel.ended:
-            self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
+            self.end_exited_kernel(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
             return
         self._watch_batch(kernel)
 
@@ -372,17 +376,17 @@ class Supervisor:
 
     async def _terminate(self, kernel: Kernel) -> None:
         if kernel.record.workload_id:
-            kernel.last_stat = await self._statistics.final(kernel)
+            kernel.last_stat = await self._statistics.final_metrics(kernel)
         kernel.log_tail = await self._reporter.log_tail(kernel) or kernel.log_tail
         ending = kernel.record.ending
         assert ending is not None
         if ending.forced:
-            kernel.hurry.set()
+            kernel.is_hurried.set()
         record = replace(kernel.record, restarted_from=None)  # no restart follows
         await self._runner.release_all(kernel, step_context_of(record))
         self.context.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
-        self._reporter.end(kernel, ending)
+        self._reporter.report_end(kernel, ending)
         self._record_end(kernel, ending)
         crash_point("destroy.terminated.after")
 
@@ -393,7 +397,7 @@ class Supervisor:
         kernel.move(
             PhaseTrigger.RELEASED,
             cause=ending.reason,
-            base=kernel.record.tombstone(),
+            base_record=kernel.record.tombstone(),
             status=ending.status,
             ending=ending,
             ended_at=self.context.wall_clock(),
@@ -424,7 +428,9 @@ class Supervisor:
         kernel = self.kernels.get(kernel_id)
         if kernel is not None and kernel.attempt == attempt and kernel.phase is Phase.RUNNING:
             log.warning("the manager does not know that kernel %s runs; it is told again", kernel_id)
-            self._reporter.running(kernel, R.RESUMING_AGENT_OPERATION, self.context.inventory.unhealthy(kernel_id))
+            self._reporter.report_running(
+                kernel, R.RESUMING_AGENT_OPERATION, self.context.inventory.unhealthy_devices(kernel_id)
+            )
 
     async def _adopt(self, kernel: Kernel) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
@@ -432,8 +438,8 @@ class Supervisor:
             await backoff.wait()
         if kernel.phase is not Phase.RUNNING:
             return
-        self._reporter.adopted(kernel)
-        self._runner.hook_retrier.follow(kernel)
+        self._reporter.report_adopted(kernel)
+        self._runner.hook_retrier.start_repeating(kernel)
         self._watch_batch(kernel)
 
     async def _connect(self, kernel: Kernel) -> bool:
@@ -450,13 +456,13 @@ class Supervisor:
             return False
         if view is not None and view.state is WorkloadState.RUNNING:
             return False
-        self.lost(kernel, view.exit if view is not None else None)
+        self.end_lost_kernel(kernel, view.exit if view is not None else None)
         return True
 
-    def lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
+    def end_lost_kernel(self, kernel: Kernel, workload_exit: WorkloadExit | None) -> None:
         """Ends a running kernel whose workload does not exist any more."""
-        if ended is not None:
-            self.workload_exited(kernel.key, ended)
+        if workload_exit is not None:
+            self.end_exited_kernel(kernel.key, workload_exit)
         else:
             message = "the workload was not there any more"
             self.end(kernel, Termination(reason=R.WORKLOAD_NOT_FOUND, message=message))
@@ -468,7 +474,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.hook_retrier.close()
-        for kernel in self.live():
+        for kernel in self.live_kernels():
             await kernel.disconnect()
 
 

@@ -70,7 +70,7 @@ def _union_of(sequences: Iterable[Sequence[H]]) -> tuple[H, ...]:
     return tuple(dict.fromkeys(item for values in sequences for item in values))
 
 
-def _only_one_sets(config_field: str, authored_values: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
+def _value_of_only_author(config_field: str, authored_values: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
     return (
         _single_value(config_field, ((author, tuple(sorted(value)) or None) for author, value in authored_values)) or ()
     )
@@ -109,8 +109,8 @@ def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig
         extra_gids=_union_of(config.extra_gids for _, config in authored_configs),
         extra_syscalls=_union_of(config.extra_syscalls for _, config in authored_configs),
         ipc=_single_value("ipc", ((author, config.ipc) for author, config in authored_configs)),
-        cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
-        memory_nodes=_only_one_sets(
+        cpuset=_value_of_only_author("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
+        memory_nodes=_value_of_only_author(
             "memory_nodes", ((author, config.memory_nodes) for author, config in authored_configs)
         ),
         cpu_limit=_single_value("cpu_limit", ((author, config.cpu_limit) for author, config in authored_configs)),
@@ -120,10 +120,10 @@ def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig
     )
 
 
-def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
+def check_consent(config: WorkloadConfig, consented_calls: Collection[str]) -> None:
     """Checks a config's system calls. Raises CreationDenied for a call without the consent of the node's operator."""
     for name in config.extra_syscalls:
-        if name in NEEDS_CONSENT and name not in consented:
+        if name in NEEDS_CONSENT and name not in consented_calls:
             raise CreationDenied(
                 f"the system call {name!r} is allowed only where the node's operator names it in"
                 " `agent.consented-syscalls`",
@@ -145,7 +145,7 @@ def _items_of(value: Any) -> Sequence[Any]:
     return (value,) if isinstance(value, str) else value or ()
 
 
-def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
+def with_authors(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
     """Returns a refusal that names the plugins that requested the refused item. The plugins are added to the message
     and to ``error.data``; the item is named by ``field`` and ``key`` there.
     """
@@ -243,7 +243,7 @@ def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: Workloa
     slots = ResourceSlot.parse(dict(spec.slots)).to_json()
     lines = [
         "SCRATCH_SIZE=0m",
-        "MOUNTS=" + ",".join(":".join(_escape_separators(mount_part) for mount_part in mount) for mount in mounts),
+        "MOUNTS=" + ",".join(":".join(_escape_separators(mount_field) for mount_field in mount) for mount in mounts),
         "SLOTS=" + json.dumps(slots, sort_keys=True),
         "UNIFIED_DEVICES=[]",
     ]
@@ -291,7 +291,7 @@ def user_mounts(spec: KernelSpec) -> WorkloadConfig:
     )
 
 
-def _undeclared(runtime: str, handler: str) -> RuntimeClassSettings:
+def _undeclared_class(runtime: str, handler: str) -> RuntimeClassSettings:
     """Returns the declaration of a runtime class that the settings do not declare. The class counts as a virtual
     machine if its handler's name is that of one.
     """
@@ -317,31 +317,31 @@ def _takes_folders(declaration: RuntimeClassSettings, info: RuntimeInfo) -> bool
 
 
 def classes_of(
-    declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
+    declared_classes: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
     """Maps the name of each runtime class to its declaration and to the runtime's own name. A class is left out if the
     runtime lacks it.
     """
     classes = {
-        name: (_undeclared(name, info.class_handlers.get(name, name)), name)
+        name: (_undeclared_class(name, info.class_handlers.get(name, name)), name)
         for name in info.runtime_classes
-        if _is_offered(name, declared)
+        if _is_offered(name, declared_classes)
     }
-    for name, declaration in declared.items():
+    for name, declaration in declared_classes.items():
         runtime = declaration.runtime or name
         if runtime in info.runtime_classes:
             classes[name] = declaration, runtime
     return classes
 
 
-def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
+def _is_offered(runtime: str, declared_classes: Mapping[str, RuntimeClassSettings]) -> bool:
     """Returns True if sessions may ask for a runtime by its own name. They may if no class of the settings stands for
     that runtime.
     """
-    return all((declaration.runtime or name) != runtime for name, declaration in declared.items())
+    return all((declaration.runtime or name) != runtime for name, declaration in declared_classes.items())
 
 
-def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> list[RuntimeClassReport]:
+def reports_of(declared_classes: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> list[RuntimeClassReport]:
     return [
         RuntimeClassReport(
             name=name,
@@ -356,7 +356,7 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
             folders=_takes_folders(declaration, info),
             host_network=declaration.kind != "vm",
         )
-        for name, (declaration, runtime) in sorted(classes_of(declared, info).items())
+        for name, (declaration, runtime) in sorted(classes_of(declared_classes, info).items())
     ]
 
 
@@ -371,25 +371,25 @@ def overhead_of(declaration: RuntimeClassSettings, reported_bytes: int | None = 
     return {"cpu": Decimal(str(declaration.overhead_cpu)), "mem": Decimal(memory_bytes)}
 
 
-def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
+def oci_runtime_of(name: str, declared_classes: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
     """Returns the runtime's own name of a class; empty for no class. Raises CreationDenied for an unknown class."""
     if not name:
         return ""
-    classes = classes_of(declared, info)
+    classes = classes_of(declared_classes, info)
     if name not in classes:
-        available = ", ".join(sorted(classes)) or "none"
-        raise CreationDenied(f"this node has no runtime class {name!r}; there are {available}")
+        available_names = ", ".join(sorted(classes)) or "none"
+        raise CreationDenied(f"this node has no runtime class {name!r}; there are {available_names}")
     return classes[name][1]
 
 
 def without_overhead(
-    config: WorkloadConfig, name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
+    config: WorkloadConfig, name: str, declared_classes: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> tuple[float | None, int | None]:
     """Returns the limits of CPU and memory of a workload, reduced by the overhead of its runtime class.
 
     The kernel's slots contain the overhead.
     """
-    runtime_class = classes_of(declared, info).get(name)
+    runtime_class = classes_of(declared_classes, info).get(name)
     overhead = (
         overhead_of(runtime_class[0], info.class_overheads.get(runtime_class[1])) if runtime_class is not None else {}
     )

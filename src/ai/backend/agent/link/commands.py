@@ -49,7 +49,7 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _wait_running(self, kernel_id: str) -> tuple[KernelChannel, RunQueue, Terminals]:
         await self._wait_recovered()
-        return await self.supervisor.get(kernel_id).when_adopted(self.settings.request_timeout)
+        return await self.supervisor.get(kernel_id).wait_adopted(self.settings.request_timeout)
 
     async def create_kernels(self, req: agent.CreateKernels) -> None:
         await self._wait_recovered()
@@ -99,7 +99,7 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
 
     async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         await self._wait_running(req.kernel_id)
-        return await self.statistics.busiest(self.supervisor.get(req.kernel_id), limit=req.limit)
+        return await self.statistics.busiest_processes(self.supervisor.get(req.kernel_id), limit=req.limit)
 
     async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
         await self._wait_recovered()
@@ -108,11 +108,11 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         await self._wait_recovered()
         options = await self.devices.options(req)
-        diagnosed: dict[str, list[str]] = {}
+        diagnosing_kernels: dict[str, list[str]] = {}
         for kernel in self.supervisor.kernels.values():
             for device_id in kernel.record.spec.diagnosed_devices.get(req.device_name, ()):
-                diagnosed.setdefault(device_id, []).append(kernel.id)
-        return replace(options, diagnosed=diagnosed)
+                diagnosing_kernels.setdefault(device_id, []).append(kernel.id)
+        return replace(options, diagnosed=diagnosing_kernels)
 
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         await self._wait_recovered()

@@ -85,9 +85,9 @@ class SharedConfiguration:
             from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
             etcd = settings.etcd
-            secret = etcd.password.get_secret_value()
+            agent_secret = etcd.password.get_secret_value()
             self._store = EtcdConfigStore(
-                etcd.endpoints, namespace=etcd.namespace, user=etcd.user or None, password=secret
+                etcd.endpoints, namespace=etcd.namespace, user=etcd.user or None, password=agent_secret
             )
 
     async def managers(self) -> dict[str, str]:

@@ -122,7 +122,7 @@ class HeartbeatReporter:
             devices=inventory.devices,
             plugins=inventory.plugins,
             images=self._image_reports,
-            kernels=self._supervisor.presence(),
+            kernels=self._supervisor.kernel_presence(),
             observed=context.observer.last_seq,
             runtime_classes=runtime.classes,
             overlay=self.overlay,
@@ -131,30 +131,30 @@ class HeartbeatReporter:
     def _reported_inventory(self) -> _ReportedInventory:
         """Returns slots, devices and plugins in wire form, which are made anew when one of them has changed."""
         context = self._context
-        parts: list[object] = []
+        source_objects: list[object] = []
         for handle in context.plugins.handles:
-            parts += handle.standing
+            source_objects += handle.standing
         for kind in context.inventory.kinds.values():
-            parts += (kind.devices, kind.slots, kind.displays, kind.spec, kind.info, kind.namespaces)
-        sources, cached = tuple(parts), self._inventory
-        if cached is None or not _are_same(cached.sources, sources):
-            cached = self._inventory = _ReportedInventory(
+            source_objects += (kind.devices, kind.slots, kind.displays, kind.alloc_map_spec, kind.info, kind.namespaces)
+        sources, cached_inventory = tuple(source_objects), self._inventory
+        if cached_inventory is None or not _are_same(cached_inventory.sources, sources):
+            cached_inventory = self._inventory = _ReportedInventory(
                 sources=sources,
                 slots=self._slots(),
                 devices=[msgspec.to_builtins(device) for device in self._devices()],
                 plugins=self._plugins(),
             )
-        return cached
+        return cached_inventory
 
     def _reported_runtime(self, info: RuntimeInfo) -> _ReportedRuntime:
-        sources, cached = (info, self.overlay), self._runtime
-        if cached is None or not _are_same(cached.sources, sources):
-            cached = self._runtime = _ReportedRuntime(
+        sources, cached_runtime = (info, self.overlay), self._runtime
+        if cached_runtime is None or not _are_same(cached_runtime.sources, sources):
+            cached_runtime = self._runtime = _ReportedRuntime(
                 sources=sources,
                 enforcement={**info.enforcement, **self._networks()},
                 classes=reports_of(self._context.settings.runtime_classes, info),
             )
-        return cached
+        return cached_runtime
 
     def _networks(self) -> dict[str, Enforcement]:
         overlay = self.overlay or OverlayReport(why_not="it is not known yet")
@@ -212,7 +212,9 @@ class HeartbeatReporter:
                     else [],
                     options_schema=None if handle.options_schema is None else dict(handle.options_schema),
                     diagnosable=handle.plugin.capabilities.diagnosable if handle.started else None,
-                    alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
+                    alloc_map=msgspec.to_builtins(kind.alloc_map_spec)
+                    if kind is not None and kind.alloc_map_spec is not None
+                    else None,
                 )
             )
         return reports
@@ -222,7 +224,7 @@ async def report_statistics(
     context: AgentContext, supervisor: Supervisor, statistics: Statistics, manager: ManagerReports
 ) -> None:
     """Measures once and sends the manager the statistics. A lost report is replaced by the next, not repeated."""
-    await statistics.gather([kernel for kernel in supervisor.live() if kernel.phase is Phase.RUNNING])
+    await statistics.gather([kernel for kernel in supervisor.live_kernels() if kernel.phase is Phase.RUNNING])
     report = StatReport(
         agent_id=context.settings.agent.id,
         at=context.wall_clock(),
@@ -262,11 +264,11 @@ class Heartbeat(PeriodicLoop):
             return
         self._is_cut_off = False
         self.period_s = min(60.0, max(0.05, reply.interval_s))
-        for unknown_presence in reply.unknown_kernels:
-            kernel = self._supervisor.kernels.get(unknown_presence.kernel_id)
-            if kernel is None or kernel.attempt != unknown_presence.attempt:
+        for unknown_kernel in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(unknown_kernel.kernel_id)
+            if kernel is None or kernel.attempt != unknown_kernel.attempt:
                 continue
-            log.warning("the manager does not know kernel %s; it is ended", unknown_presence.kernel_id)
+            log.warning("the manager does not know kernel %s; it is ended", unknown_kernel.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
             self._supervisor.end(kernel, Termination(reason=reason, forced=True))
         for presence in reply.unobserved_kernels:

@@ -13,7 +13,7 @@ from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.runtime import WorkloadKey
 
 log = logging.getLogger(__name__)
-_Place = tuple[WorkloadKey, str, str]
+_DeviceMetric = tuple[WorkloadKey, str, str]
 """A workload, a metric and a device."""
 
 
@@ -28,30 +28,42 @@ class OveruseWatch:
 
     settings: ResourceSettings
     end: Callable[[Kernel, str], None]
-    _since: dict[_Place, float] = field(default_factory=dict, init=False)
-    _reported: set[_Place] = field(default_factory=set, init=False)
+    _since: dict[_DeviceMetric, float] = field(default_factory=dict, init=False)
+    _reported: set[_DeviceMetric] = field(default_factory=set, init=False)
 
     def check(
-        self, measured: Mapping[WorkloadKey, Sequence[Measurement]], kernels: Mapping[WorkloadKey, Kernel], now: float
+        self,
+        measurements_of_workload: Mapping[WorkloadKey, Sequence[Measurement]],
+        kernels: Mapping[WorkloadKey, Kernel],
+        now: float,
     ) -> None:
         """Checks the measurements of one round for use above limits. ``now`` is the monotonic time in seconds."""
         excesses = {
-            (key, item.key, str(item.device_id or "")): item
-            for key, measurements in measured.items()
+            (key, measurement.key, str(measurement.device_id or "")): measurement
+            for key, measurements in measurements_of_workload.items()
             if key in kernels
-            for item in measurements
-            if item.limit is not None and item.value > item.limit
+            for measurement in measurements
+            if measurement.limit is not None and measurement.value > measurement.limit
         }
-        self._since = {place: self._since.get(place, now) for place in excesses}
-        lasting = {place for place, since in self._since.items() if now - since >= self.settings.device_overuse_grace}
-        new = lasting - self._reported
-        self._reported = lasting
-        for place in sorted(new, key=str):
-            self._act(kernels[place[0]], place, excesses[place])
+        self._since = {device_metric: self._since.get(device_metric, now) for device_metric in excesses}
+        lasting_excesses = {
+            device_metric
+            for device_metric, exceeded_since in self._since.items()
+            if now - exceeded_since >= self.settings.device_overuse_grace
+        }
+        new_excesses = lasting_excesses - self._reported
+        self._reported = lasting_excesses
+        for device_metric in sorted(new_excesses, key=str):
+            self._handle_overuse(kernels[device_metric[0]], device_metric, excesses[device_metric])
 
-    def _act(self, kernel: Kernel, place: _Place, item: Measurement) -> None:
-        used, limit = _text_of(item, item.value), _text_of(item, item.limit or 0.0)
-        message = f"it uses {used} of {place[1]} of the device {place[2]}, and its share is {limit}"
+    def _handle_overuse(self, kernel: Kernel, device_metric: _DeviceMetric, measurement: Measurement) -> None:
+        used_text, limit_text = (
+            _value_text(measurement, measurement.value),
+            _value_text(measurement, measurement.limit or 0.0),
+        )
+        message = (
+            f"it uses {used_text} of {device_metric[1]} of the device {device_metric[2]}, and its share is {limit_text}"
+        )
         log.warning("the kernel %s uses more than its share: %s", kernel.id, message)
         if self.settings.device_overuse == "end":
             self.end(kernel, message)
@@ -72,5 +84,5 @@ class OveruseWatch:
         )
 
 
-def _text_of(item: Measurement, value: float) -> str:
-    return f"{value / 2**20:.0f} MiB" if item.unit_hint == "bytes" else f"{value:g} {item.unit_hint}"
+def _value_text(measurement: Measurement, value: float) -> str:
+    return f"{value / 2**20:.0f} MiB" if measurement.unit_hint == "bytes" else f"{value:g} {measurement.unit_hint}"

@@ -27,9 +27,9 @@ class Series:
     SIZE: ClassVar[int] = 8
     __slots__ = ("_numbers", "_offset")
 
-    def __init__(self, numbers: array[float] | None = None, at: int = 0) -> None:
+    def __init__(self, numbers: array[float] | None = None, offset: int = 0) -> None:
         self._numbers = numbers if numbers is not None else empty_series()
-        self._offset = at
+        self._offset = offset
 
     @property
     def diff(self) -> float:
@@ -51,14 +51,14 @@ class Series:
     def last_at(self) -> float:
         return self._numbers[self._offset + 7]
 
-    def add(self, measurement: Measurement, at: float, carried: float = 0.0) -> Metric:
-        """Adds a measured value at the time ``at`` of any clock, and returns the metric.
+    def add(self, measurement: Measurement, measured_at: float, carried_value: float = 0.0) -> Metric:
+        """Adds a measured value at the time ``measured_at`` of any clock, and returns the metric.
 
-        A clock that stands still gives a rate of zero. ``carried`` is what was counted before the measurement began: a
-        counter begins there, and a maximum is no less.
+        A clock that stands still gives a rate of zero. ``carried_value`` is what was counted before the measurement
+        began: a counter begins there, and a maximum is no less.
         """
         is_gauge = measurement.kind is MetricKind.GAUGE
-        value = measurement.value if is_gauge else measurement.value + carried
+        value = measurement.value if is_gauge else measurement.value + carried_value
         number_slice = slice(self._offset, self._offset + self.SIZE)
         count, total, smallest, largest, last, diff, rate, last_at = self._numbers[number_slice]
         if count == 0:
@@ -67,10 +67,10 @@ class Series:
             diff = value - last
             if diff < 0 and not is_gauge:
                 diff = 0.0
-            rate = diff / (at - last_at) if at > last_at else 0.0
+            rate = diff / (measured_at - last_at) if measured_at > last_at else 0.0
             smallest, largest = min(smallest, value), max(largest, value)
         count, total = count + 1, total + value
-        self._numbers[number_slice] = array("d", (count, total, smallest, largest, value, diff, rate, at))
+        self._numbers[number_slice] = array("d", (count, total, smallest, largest, value, diff, rate, measured_at))
         current = rate if measurement.kind is MetricKind.RATE else value
         if measurement.unit_hint == "bytes":
             current = float(round(current))  # published clients read it as a whole number
@@ -82,18 +82,20 @@ class Series:
         }
         statistic_of_name = {
             "min": smallest,
-            "max": max(largest, carried) if is_gauge else largest,
+            "max": max(largest, carried_value) if is_gauge else largest,
             "sum": total,
             "avg": total / count,
             "diff": diff,
             "rate": rate,
             "total": value,
         }
-        requested = measurement.stats if is_gauge else measurement.stats | {"rate"}
+        requested_statistics = measurement.stats if is_gauge else measurement.stats | {"rate"}
         if measurement.kind is MetricKind.RATE:
-            requested = requested | {"total"}
+            requested_statistics = requested_statistics | {"total"}
         metric |= {
-            f"stats.{name}": format_number(number) for name, number in statistic_of_name.items() if name in requested
+            f"stats.{name}": format_number(number)
+            for name, number in statistic_of_name.items()
+            if name in requested_statistics
         }
         return metric
 

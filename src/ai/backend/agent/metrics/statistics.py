@@ -100,7 +100,7 @@ class Statistics:
     def __post_init__(self) -> None:
         self._started_at = self.wall_clock()
 
-    async def final(self, kernel: Kernel) -> dict[str, Any] | None:
+    async def final_metrics(self, kernel: Kernel) -> dict[str, Any] | None:
         """Returns the last metrics of an ending kernel, measured once more if the runtime answers at once."""
         last_metrics = self.of_kernel(kernel.id)
         try:
@@ -116,7 +116,7 @@ class Statistics:
         self._of_workloads.pop(key, None)
         return {**last_metrics, **new_metrics} or None
 
-    async def carried(self, kernel: Kernel, attempt: int) -> dict[str, float]:
+    async def measure_carried_counters(self, kernel: Kernel, attempt: int) -> dict[str, float]:
         """Returns what a kernel has used up to now, as the field ``carried`` of the kernel's next record. The workload
         of ``attempt`` still runs. A counter that the runtime does not return in time keeps its last measured value.
         """
@@ -130,14 +130,14 @@ class Statistics:
         measurements = totals(checks.filter_measurements(measured_workloads.get(key, ())))
         self._workload_metrics(key, kernel, measurements.values(), self.clock())
         series = self._of_workloads.pop(key)
-        carried = dict(kernel.carried)
+        carried_counters = dict(kernel.carried)
         for name in self._counter_totals:
             if name in series:
-                carried[name] = max(carried.get(name, 0.0), series[name].last)
+                carried_counters[name] = max(carried_counters.get(name, 0.0), series[name].last)
         for name, measurement in measurements.items():
             if measurement.kind is MetricKind.GAUGE and "max" in measurement.stats:
-                carried[name] = max(carried.get(name, 0.0), series[name].largest)
-        return carried
+                carried_counters[name] = max(carried_counters.get(name, 0.0), series[name].largest)
+        return carried_counters
 
     def of_kernel(self, kernel_id: str) -> dict[str, Metric]:
         """Returns the newest metrics of a kernel, empty if there are none."""
@@ -157,7 +157,7 @@ class Statistics:
                 if _measures(handle.plugin)
             ),
         )
-        self._take_in_answers(answers, kernel_of_key, self.clock())
+        self._store_answers(answers, kernel_of_key, self.clock())
 
     async def _query_runtime(self, keys: list[WorkloadKey]) -> _SourceAnswer:
         async def query(checks: MeasurementFilter) -> _SourceAnswer:
@@ -183,7 +183,7 @@ class Statistics:
         device_kind = self.inventory.kinds.get(handle.key)
         slot_names = device_kind.slot_names if device_kind is not None else frozenset()
         indexes = (
-            {str(device.device_id): index for index, device in enumerate(device_kind.answered)}
+            {str(device.device_id): index for index, device in enumerate(device_kind.listed_devices)}
             if device_kind is not None
             else {}
         )
@@ -256,7 +256,7 @@ class Statistics:
         self._complaints[subject] = checks.reason
         return answer
 
-    async def busiest(self, kernel: Kernel, *, limit: int) -> list[ProcessInfo]:
+    async def busiest_processes(self, kernel: Kernel, *, limit: int) -> list[ProcessInfo]:
         """Returns the busiest processes of a kernel (decision 0067), measured twice within a quarter of a second."""
         earlier_view_of_process = {
             (view.pid, view.started): view for view in await self.runtime.measure_processes(kernel.key)
@@ -308,11 +308,11 @@ class Statistics:
             await self._query("statistics of processes", query, None, PATIENCE_S, handle)
         return metrics
 
-    def _take_in_answers(
+    def _store_answers(
         self, answers: Iterable[_SourceAnswer], by_key: Mapping[WorkloadKey, Kernel], measured_at: float
     ) -> None:
-        node: dict[str, Metric] = {}
-        devices: dict[str, dict[str, Metric]] = {}
+        node_metrics: dict[str, Metric] = {}
+        metrics_of_devices: dict[str, dict[str, Metric]] = {}
         by_key = {
             key: kernel
             for key, kernel in by_key.items()
@@ -328,17 +328,19 @@ class Statistics:
                 answer.indexes,
                 [measurement for measurement in answer.node if measurement.device_id is not None],
             )
-            node_totals = {key: measurement for key, measurement in totals(answer.node).items() if key not in node}
+            node_totals = {
+                key: measurement for key, measurement in totals(answer.node).items() if key not in node_metrics
+            }
             exposition.add_node(node_totals.values())
-            node.update({key: self._add(measurement, measured_at) for key, measurement in node_totals.items()})
+            node_metrics.update({key: self._add(measurement, measured_at) for key, measurement in node_totals.items()})
             for measurement in answer.node:
                 if measurement.device_id is not None:
-                    devices.setdefault(measurement.key, {})[str(measurement.device_id)] = self._add(
+                    metrics_of_devices.setdefault(measurement.key, {})[str(measurement.device_id)] = self._add(
                         measurement, measured_at, str(measurement.device_id)
                     )
-                    rate = self._series_of_node[measurement.key, str(measurement.device_id)].rate
-                    of_device = readings.setdefault(measurement.device_id, {})
-                    of_device[measurement.key] = Reading(measurement.value, rate)
+                    rate_per_s = self._series_of_node[measurement.key, str(measurement.device_id)].rate
+                    readings_of_device = readings.setdefault(measurement.device_id, {})
+                    readings_of_device[measurement.key] = Reading(measurement.value, rate_per_s)
             if self.metric_rules is not None and readings:
                 self.metric_rules.observe(answer.source, readings)
             for key, measurements in answer.workloads.items():
@@ -354,7 +356,7 @@ class Statistics:
         if self.overuse is not None:
             self.overuse.check(plain_measurements, by_key, measured_at)
         exposition.add_workloads([*_gauge_sums(measurements_of_workload.values()), *self._counter_totals.values()])
-        self.node, self.devices, self.kernels = node, devices, metrics
+        self.node, self.devices, self.kernels = node_metrics, metrics_of_devices, metrics
         self.families = [*exposition.families(), *(() if self.overuse is None else (self.overuse.family(),))]
         self._series_of_node = {
             name: series
@@ -382,8 +384,8 @@ class Statistics:
         metrics: dict[str, Metric] = {}
         for measurement in measurements:
             is_new = began_here and measurement.key not in series
-            carried = kernel.carried.get(measurement.key, 0.0)
-            metrics[measurement.key] = series[measurement.key].add(measurement, measured_at, carried)
+            carried_value = kernel.carried.get(measurement.key, 0.0)
+            metrics[measurement.key] = series[measurement.key].add(measurement, measured_at, carried_value)
             if measurement.kind is not MetricKind.GAUGE:
                 growth = measurement.value if is_new else series[measurement.key].diff
                 self._counter_totals.setdefault(measurement.key, WorkloadTotal(measurement, 0.0, None)).value += growth
@@ -400,10 +402,10 @@ def _measures(plugin: AbstractComputePlugin) -> bool:
     """Returns True if a plugin overrides at least one of the two methods that measure. The inherited methods measure
     nothing.
     """
-    own, base = type(plugin), AbstractComputePlugin
+    plugin_class, base_class = type(plugin), AbstractComputePlugin
     return (
-        own.gather_node_metrics is not base.gather_node_metrics
-        or own.gather_workload_metrics is not base.gather_workload_metrics
+        plugin_class.gather_node_metrics is not base_class.gather_node_metrics
+        or plugin_class.gather_workload_metrics is not base_class.gather_workload_metrics
     )
 
 

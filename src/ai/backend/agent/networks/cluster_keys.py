@@ -24,18 +24,18 @@ CLIENT_CONFIG = "/etc/ssh/ssh_config"
 
 def cluster_key_files(secret: bytes, session_id: str, hosts: Sequence[str]) -> dict[str, bytes]:
     """Returns the key files of every kernel by path; only the session's user may read ``PRIVATE_KEY``."""
-    pair = _key_pair(secret, "cluster", session_id)
+    key_pair = _key_pair(secret, "cluster", session_id)
     return {
-        PRIVATE_KEY: pair.private.encode(),
-        PUBLIC_KEY: f"{pair.public}\n".encode(),
+        PRIVATE_KEY: key_pair.private.encode(),
+        PUBLIC_KEY: f"{key_pair.public}\n".encode(),
         CLIENT_CONFIG: client_config(hosts).encode(),
     }
 
 
 def container_key_files(secret: bytes, session_id: str) -> dict[str, bytes]:
     """Returns the derived key pair with which a user logs in (spec 03-11, "native SSH/SFTP"), in the home."""
-    pair = _key_pair(secret, "container", session_id)
-    return {CONTAINER_KEY: pair.private.encode(), f"{CONTAINER_KEY}.pub": f"{pair.public}\n".encode()}
+    key_pair = _key_pair(secret, "container", session_id)
+    return {CONTAINER_KEY: key_pair.private.encode(), f"{CONTAINER_KEY}.pub": f"{key_pair.public}\n".encode()}
 
 
 def _key_pair(secret: bytes, purpose: str, session_id: str) -> SshKeyPair:

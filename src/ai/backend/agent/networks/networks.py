@@ -45,9 +45,9 @@ def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
     """Returns the connections that must be secured: one to each peer. Without peers it is one to the node itself, so
     that no other node can send to it.
     """
-    local = info.local.address, info.local.port
+    local_address = info.local.address, info.local.port
     return frozenset(
-        SecuredLine(local=local, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
+        SecuredLine(local=local_address, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
         for peer in info.peers.values() or [info.local]
     )
 

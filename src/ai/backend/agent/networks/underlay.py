@@ -33,9 +33,9 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     except OSError as error:
         return OverlayReport(why_not=f"{error.strerror or error}: set `underlay.address`")
     if ipaddress.ip_address(address).is_loopback:
-        why_not = _local_problem(settings)
-        if why_not:
-            return OverlayReport(why_not=why_not)
+        problem = _local_problem(settings)
+        if problem:
+            return OverlayReport(why_not=problem)
     return OverlayReport(
         address=address,
         port=settings.underlay.port,

@@ -119,17 +119,17 @@ class ServiceManager:
 
     @property
     def has_sshd(self) -> bool:
-        return self._serves and SSHD in self._kits.services
+        return self._supports_ports and SSHD in self._kits.services
 
     @property
-    def _serves(self) -> bool:
+    def _supports_ports(self) -> bool:
         return "ports" in self._runtime.info().capabilities
 
     def mounts(self) -> WorkloadConfig:
         """Returns a config that mounts the kits. The config is empty if there is nothing to mount or the runtime cannot
         mount.
         """
-        has_mount = self._kits.services and self._serves and not self._kits.is_built_in
+        has_mount = self._kits.services and self._supports_ports and not self._kits.is_built_in
         if not has_mount or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()
         return WorkloadConfig(
@@ -138,17 +138,17 @@ class ServiceManager:
 
     async def declare(self, spec: KernelSpec) -> list[dict[str, Any]]:
         """Returns the services of a kernel in wire form. Raises CreationDenied if a preopened port is a service's."""
-        if not self._serves:
+        if not self._supports_ports:
             return []
-        available = self._kits.services
-        intrinsic = [service for service in INTRINSIC_SERVICES if service.name in available]
+        kit_services = self._kits.services
+        intrinsic_services = [service for service in INTRINSIC_SERVICES if service.name in kit_services]
         labels = await self.labels_of(spec)
         try:
             kernel_services(labels)
         except InvalidInput:
             labels = {}  # labels that nobody has checked: they declare no usable services
         try:
-            services = kernel_services(labels, spec.preopen_ports, intrinsic=intrinsic)
+            services = kernel_services(labels, spec.preopen_ports, intrinsic=intrinsic_services)
         except InvalidInput as e:
             raise CreationDenied(e.message, data=e.data) from e
         return [service.to_wire() for service in services]
@@ -186,8 +186,8 @@ class ServiceManager:
         if is_intrinsic:
             has_mounts = "mounts" in self._runtime.info().capabilities
             frame["kit"] = f"{KIT_MOUNT_TARGET if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
-        data, _ = await channel.request(frame, START_TIMEOUT_S)
-        return _service_state(data)
+        reply_data, _ = await channel.request(frame, START_TIMEOUT_S)
+        return _service_state(reply_data)
 
     async def start_sshd(self, kernel: Kernel) -> str | None:
         """Starts SSH for the other kernels of a cluster, if declared. Returns the reason of a failure, or None."""
@@ -206,10 +206,10 @@ class ServiceManager:
 
     async def list(self, kernel: Kernel, channel: KernelChannel) -> list[ServiceState]:
         """Returns the declared services of a kernel in the state that its runner reports."""
-        declared = [_declaration(service) for service in _declared_services(kernel)]
-        if not declared:
+        declared_services = [_declaration(service) for service in _declared_services(kernel)]
+        if not declared_services:
             return []
-        frame = {"t": "service-list", "services": declared}
+        frame = {"t": "service-list", "services": declared_services}
         data, _ = await channel.request(frame, self._settings.request_timeout)
         services_data = data.get("services")
         return (

@@ -67,17 +67,19 @@ class _Reloads:
         task.add_done_callback(self._running.discard)
 
     async def _reload(self, settings: AgentSettings) -> None:
-        names = {"drivers": settings.kubernetes.drivers, "counted": settings.kubernetes.counted}
-        kubernetes = self.settings.kubernetes.model_copy(update=names)
-        self.settings = self.settings.model_copy(update={"kubernetes": kubernetes, "plugins": settings.plugins})
+        updated_tables = {"drivers": settings.kubernetes.drivers, "counted": settings.kubernetes.counted}
+        kubernetes_settings = self.settings.kubernetes.model_copy(update=updated_tables)
+        self.settings = self.settings.model_copy(
+            update={"kubernetes": kubernetes_settings, "plugins": settings.plugins}
+        )
         if self.apply is None:
             return
         try:
-            refused = await self.apply(self.settings)
+            reason_of_refused = await self.apply(self.settings)
         except BackendError as e:
             log.error("plugins stay as they are: %s", e)
             return
-        for name, reason in refused.items():
+        for name, reason in reason_of_refused.items():
             log.error("the plugin %s stays as it was: %s", name, reason)
         log.warning("the plugins of all nodes are reloaded")
 
@@ -99,10 +101,10 @@ async def serve(
     parse_runtime_settings(settings)
     reloads = _Reloads(settings, load)
     on_hang_up.append(reloads.begin)
-    async with AsyncExitStack() as parts:
-        parts.callback(on_hang_up.remove, reloads.begin)
+    async with AsyncExitStack() as exit_stack:
+        exit_stack.callback(on_hang_up.remove, reloads.begin)
         lease_api = connect(address)
-        parts.push_async_callback(lease_api.close)
+        exit_stack.push_async_callback(lease_api.close)
         election = Election(
             lease_api,
             kubernetes.lease,
@@ -113,18 +115,18 @@ async def serve(
             retry_s=_RENEWAL_S,
             is_patient=True,
         )
-        leading = asyncio.create_task(
+        leading_task = asyncio.create_task(
             election.run(lambda term: _serve_nodes(reloads, address, lease_api)), name="shard"
         )
-        stopping = asyncio.create_task(stop.wait(), name="shard-stop")
+        stop_task = asyncio.create_task(stop.wait(), name="shard-stop")
         try:
-            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if leading.done():
-                leading.result()
+            await asyncio.wait({leading_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+            if leading_task.done():
+                leading_task.result()
         finally:
-            for task in (leading, stopping):
+            for task in (leading_task, stop_task):
                 task.cancel()
-            await asyncio.gather(leading, stopping, return_exceptions=True)
+            await asyncio.gather(leading_task, stop_task, return_exceptions=True)
 
 
 async def _serve_nodes(reloads: _Reloads, address: ClusterAddress, lease_api: KubeApi) -> None:
@@ -132,44 +134,44 @@ async def _serve_nodes(reloads: _Reloads, address: ClusterAddress, lease_api: Ku
     settings = reloads.settings
     kubernetes = settings.kubernetes
     await _check_state(settings, lease_api)
-    shared = SharedConfiguration(settings)
-    keys = key_files(settings)
+    shared_configuration = SharedConfiguration(settings)
+    agent_keys = key_files(settings)
 
     def connect_manager(manager_address: str, key: str) -> ZmqAgentEndpoint:
         return ZmqAgentEndpoint(
             connect=manager_address,
             agent_id=kubernetes.speaker,
-            keypair=keys.keypair,
+            keypair=agent_keys.keypair,
             manager_key=key,
-            newest_keys=partial(keys.newest, key),
+            newest_keys=partial(agent_keys.newest, key),
         )
 
-    async with AsyncExitStack() as parts:
-        parts.push_async_callback(shared.close)
+    async with AsyncExitStack() as exit_stack:
+        exit_stack.push_async_callback(shared_configuration.close)
         directory = DataDirectory(settings.data_dir)
         await _lock(directory)
-        parts.callback(directory.close)
-        managers = named_managers(settings.link) or await shared.managers()
-        settings = await shared.merged(settings)
+        exit_stack.callback(directory.close)
+        managers = named_managers(settings.link) or await shared_configuration.managers()
+        settings = await shared_configuration.merged(settings)
         api = connect(address)
-        parts.push_async_callback(api.close)
+        exit_stack.push_async_callback(api.close)
         link = ManagerFanout(connect_manager, managers, beats_gather_s=_BEATS_GATHER_S)
         shard = Shard(settings, _runtimes(settings, api), link.reports)
-        parts.push_async_callback(shard.close)
-        inventory = NodeInventory(api, kubernetes, settings.agent.resource_group, shard.note_change)
-        parts.push_async_callback(inventory.close)
-        parts.push_async_callback(link.stop)
+        exit_stack.push_async_callback(shard.close)
+        inventory = NodeInventory(api, kubernetes, settings.agent.resource_group, shard.schedule_comparison)
+        exit_stack.push_async_callback(inventory.close)
+        exit_stack.push_async_callback(link.stop)
         await inventory.start()
         await link.start(shard.agents)
         if not named_managers(settings.link):
-            parts.callback(asyncio.create_task(shared.follow(link)).cancel)
+            exit_stack.callback(asyncio.create_task(shared_configuration.follow(link)).cancel)
         log.info("%s serves the managers at %s", kubernetes.speaker, ", ".join(managers))
 
         async def reload(newest: AgentSettings) -> dict[str, str]:
-            return await shard.reload(await shared.merged(newest), inventory)
+            return await shard.reload(await shared_configuration.merged(newest), inventory)
 
         reloads.apply = reload
-        parts.callback(setattr, reloads, "apply", None)
+        exit_stack.callback(setattr, reloads, "apply", None)
         async with trim_while_running():
             await shard.run(inventory)
 
@@ -187,14 +189,14 @@ async def _lock(directory: DataDirectory) -> None:
     """Waits until no other process uses the shard's records. A process that cannot reach the API server goes on with
     them, whatever the Lease says.
     """
-    is_told = False
+    is_logged = False
     while True:
         try:
             directory.open()
         except Conflict as e:
-            if not is_told:
+            if not is_logged:
                 log.warning("%s; this one waits for its end", e)
-            is_told = True
+            is_logged = True
             await asyncio.sleep(_LOCK_RETRY_S)
         else:
             return
@@ -209,11 +211,11 @@ async def _check_state(settings: AgentSettings, api: KubeApi) -> None:
     kubernetes = settings.kubernetes
     state_id = await asyncio.to_thread(_state_id, settings.data_dir / "shard-id")
     lease = await api.get(LEASES, kubernetes.lease, kubernetes.namespace)
-    noted_id = lease.metadata.annotations.get(STATE_ANNOTATION)
-    if noted_id is None:
-        body = {"metadata": {"uid": lease.metadata.uid, "annotations": {STATE_ANNOTATION: state_id}}}
-        await api.patch(LEASES, kubernetes.lease, body, kubernetes.namespace)
-    elif noted_id != state_id:
+    stored_id = lease.metadata.annotations.get(STATE_ANNOTATION)
+    if stored_id is None:
+        lease_patch = {"metadata": {"uid": lease.metadata.uid, "annotations": {STATE_ANNOTATION: state_id}}}
+        await api.patch(LEASES, kubernetes.lease, lease_patch, kubernetes.namespace)
+    elif stored_id != state_id:
         message = (
             f"the records of the sessions of {kubernetes.speaker} are in another directory than {settings.data_dir}:"
             f" processes of one shard share agent.data-dir. If they are lost, end the sessions and delete the lease"

@@ -42,11 +42,11 @@ def complete_pools(slices: Iterable[ResourceSlice], driver: str) -> list[Device]
         if resource_slice.spec.driver == driver:
             pools.setdefault(resource_slice.spec.pool.name, []).append(resource_slice)
     devices: list[Device] = []
-    for members in pools.values():
-        generation = max(member.spec.pool.generation for member in members)
-        newest = [member for member in members if member.spec.pool.generation == generation]
-        if len(newest) >= newest[0].spec.pool.resource_slice_count:
-            devices += [device for member in newest for device in member.spec.devices]
+    for pool_slices in pools.values():
+        generation = max(pool_slice.spec.pool.generation for pool_slice in pool_slices)
+        newest_slices = [pool_slice for pool_slice in pool_slices if pool_slice.spec.pool.generation == generation]
+        if len(newest_slices) >= newest_slices[0].spec.pool.resource_slice_count:
+            devices += [device for pool_slice in newest_slices for device in pool_slice.spec.devices]
     return devices
 
 
@@ -108,8 +108,8 @@ def numbered_devices(
 def _attribute(device: Device, driver: str, name: str) -> str | int | bool | None:
     """Returns an attribute by its qualified name, or by its name in the driver's domain, which may be left out."""
     names = (name,) if "/" in name else (name, f"{driver}/{name}")
-    found_attribute = next((device.attributes[key] for key in names if key in device.attributes), None)
-    value: str | int | bool | None = found_attribute.value if found_attribute is not None else None
+    attribute = next((device.attributes[key] for key in names if key in device.attributes), None)
+    value: str | int | bool | None = attribute.value if attribute is not None else None
     return value
 
 
@@ -125,16 +125,24 @@ def _memory(device: Device, driver: str, settings: DriverSettings) -> int:
 def _links(devices: Mapping[str, Device], driver: str, settings: DriverSettings) -> dict[str, tuple[DeviceLink, ...]]:
     """Returns the links of each device: direct links within one link group, and PCIe links below one PCIe root."""
     links: dict[str, tuple[DeviceLink, ...]] = {}
-    groups = {device_id: _attribute(device, driver, settings.link_attribute) for device_id, device in devices.items()}
-    roots = {device_id: _attribute(device, driver, PCIE_ROOT) for device_id, device in devices.items()}
+    link_group_of_device = {
+        device_id: _attribute(device, driver, settings.link_attribute) for device_id, device in devices.items()
+    }
+    pcie_root_of_device = {device_id: _attribute(device, driver, PCIE_ROOT) for device_id, device in devices.items()}
     for device_id in devices:
-        own: list[DeviceLink] = []
+        device_links: list[DeviceLink] = []
         for peer in devices:
             if peer == device_id:
                 continue
-            if groups[device_id] is not None and groups[device_id] == groups[peer]:
-                own.append(DeviceLink(peer=DeviceId(peer), kind=LinkKind.DIRECT))
-            elif roots[device_id] is not None and roots[device_id] == roots[peer]:
-                own.append(DeviceLink(peer=DeviceId(peer), kind=LinkKind.PCIE_ROOT))
-        links[device_id] = tuple(own)
+            if (
+                link_group_of_device[device_id] is not None
+                and link_group_of_device[device_id] == link_group_of_device[peer]
+            ):
+                device_links.append(DeviceLink(peer=DeviceId(peer), kind=LinkKind.DIRECT))
+            elif (
+                pcie_root_of_device[device_id] is not None
+                and pcie_root_of_device[device_id] == pcie_root_of_device[peer]
+            ):
+                device_links.append(DeviceLink(peer=DeviceId(peer), kind=LinkKind.PCIE_ROOT))
+        links[device_id] = tuple(device_links)
     return links

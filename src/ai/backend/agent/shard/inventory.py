@@ -30,7 +30,7 @@ class BoundPod(KubeObject, frozen=True, kw_only=True):
 _OTHERS = Resource("", "v1", "pods", "Pod", BoundPod)
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _PodRequests(msgspec.Struct, frozen=True):
     node: str
     requests: Requests
 
@@ -52,7 +52,7 @@ class NodeInventory:
         self._settings = settings
         self._resource_group = resource_group
         self._on_change = on_change
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._held: dict[tuple[str, str], _PodRequests] = {}
         self._others: dict[str, Requests] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,8 +102,8 @@ class NodeInventory:
                 for reflector in reflectors:
                     await reflector.synced.wait()
         except TimeoutError:
-            reasons = "; ".join(filter(None, (reflector.failure for reflector in reflectors)))
-            raise Unavailable(f"the nodes of the cluster cannot be listed: {reasons or 'no answer'}") from None
+            failure_text = "; ".join(filter(None, (reflector.failure for reflector in reflectors)))
+            raise Unavailable(f"the nodes of the cluster cannot be listed: {failure_text or 'no answer'}") from None
 
     def _start(self, loop: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(loop, name="shard-watch"))
@@ -133,30 +133,32 @@ class NodeInventory:
         slices = self._slices.get(name, {}).values()
         return facts_of(node, slices, self._others.get(name, Requests()), self._settings, self._resource_group)
 
-    def _on_node(self, before: Node | None, after: Node | None) -> None:
-        node = after or before
+    def _on_node(self, old_node: Node | None, new_node: Node | None) -> None:
+        node = new_node or old_node
         if node is not None:
             self._on_change(node.metadata.name)
 
-    def _on_pod(self, before: BoundPod | None, after: BoundPod | None) -> None:
-        pod = after or before
+    def _on_pod(self, old_pod: BoundPod | None, new_pod: BoundPod | None) -> None:
+        pod = new_pod or old_pod
         if pod is None:
             return
-        held = self._held.pop(pod.key, None)
-        holds = _Held(after.spec.node_name, requests_of(after.spec)) if after is not None else None
-        if holds is not None and holds.node:
-            self._held[pod.key] = holds
-        if held == holds:
+        old_requests = self._held.pop(pod.key, None)
+        new_requests = _PodRequests(new_pod.spec.node_name, requests_of(new_pod.spec)) if new_pod is not None else None
+        if new_requests is not None and new_requests.node:
+            self._held[pod.key] = new_requests
+        if old_requests == new_requests:
             return
-        for change, sign in ((held, -1), (holds, 1)):
-            if change is not None:
-                self._others[change.node] = self._others.get(change.node, Requests()).plus(change.requests, sign)
-                self._on_change(change.node)
+        for pod_requests, sign in ((old_requests, -1), (new_requests, 1)):
+            if pod_requests is not None:
+                self._others[pod_requests.node] = self._others.get(pod_requests.node, Requests()).plus(
+                    pod_requests.requests, sign
+                )
+                self._on_change(pod_requests.node)
 
-    def _on_slice(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
-        for removed in filter(None, (before,)):
-            self._slices.get(removed.spec.node_name, {}).pop(removed.metadata.name, None)
-            self._on_change(removed.spec.node_name)
-        if after is not None:
-            self._slices.setdefault(after.spec.node_name, {})[after.metadata.name] = after
-            self._on_change(after.spec.node_name)
+    def _on_slice(self, old_slice: ResourceSlice | None, new_slice: ResourceSlice | None) -> None:
+        for removed_slice in filter(None, (old_slice,)):
+            self._slices.get(removed_slice.spec.node_name, {}).pop(removed_slice.metadata.name, None)
+            self._on_change(removed_slice.spec.node_name)
+        if new_slice is not None:
+            self._slices.setdefault(new_slice.spec.node_name, {})[new_slice.metadata.name] = new_slice
+            self._on_change(new_slice.spec.node_name)

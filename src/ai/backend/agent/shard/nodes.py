@@ -33,14 +33,16 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     counted: Mapping[str, Decimal] = msgspec.field(default_factory=dict)
     """The number of devices by resource name, for resources that device plugins count."""
 
-    def plus(self, other: Requests, sign: int = 1) -> Requests:
-        names = {*self.counted, *other.counted}
-        sums = {name: self.counted.get(name, 0) + sign * other.counted.get(name, Decimal(0)) for name in names}
+    def plus(self, other_requests: Requests, sign: int = 1) -> Requests:
+        names = {*self.counted, *other_requests.counted}
+        summed_amounts = {
+            name: self.counted.get(name, 0) + sign * other_requests.counted.get(name, Decimal(0)) for name in names
+        }
         return Requests(
-            cpu=self.cpu + sign * other.cpu,
-            memory=self.memory + sign * other.memory,
-            pods=self.pods + sign * other.pods,
-            counted={name: amount for name, amount in sums.items() if amount},
+            cpu=self.cpu + sign * other_requests.cpu,
+            memory=self.memory + sign * other_requests.memory,
+            pods=self.pods + sign * other_requests.pods,
+            counted={name: amount for name, amount in summed_amounts.items() if amount},
         )
 
 
@@ -99,17 +101,17 @@ def _effective(spec: PodSpec, name: str) -> Decimal:
     """Returns how much of one resource the scheduler counts for a pod (KEP-753: sidecars count while others start, and
     with the containers).
     """
-    sidecars = peak = Decimal(0)
+    sidecar_amount = peak_amount = Decimal(0)
     for container in spec.init_containers:
         amount = _request(container, name)
         if container.restart_policy == "Always":
-            sidecars += amount
-            peak = max(peak, sidecars)
+            sidecar_amount += amount
+            peak_amount = max(peak_amount, sidecar_amount)
         else:
-            peak = max(peak, sidecars + amount)
-    running = sum((_request(container, name) for container in spec.containers), sidecars)
-    whole_pod = spec.resources.requests if spec.resources is not None else {}
-    amount = _amount(whole_pod, name) if name in whole_pod else max(peak, running)
+            peak_amount = max(peak_amount, sidecar_amount + amount)
+    running_amount = sum((_request(container, name) for container in spec.containers), sidecar_amount)
+    pod_requests = spec.resources.requests if spec.resources is not None else {}
+    amount = _amount(pod_requests, name) if name in pod_requests else max(peak_amount, running_amount)
     return amount + _amount(spec.overhead, name)
 
 
@@ -125,32 +127,36 @@ def _amount(resources: ResourceList, name: str) -> Decimal:
 
 
 def facts_of(
-    node: Node, slices: Iterable[ResourceSlice], others: Requests, settings: KubernetesSettings, resource_group: str
+    node: Node,
+    slices: Iterable[ResourceSlice],
+    other_requests: Requests,
+    settings: KubernetesSettings,
+    resource_group: str,
 ) -> NodeFacts:
     """Returns the facts of a node.
 
     Args:
         slices: those of this node.
-        others: what pods ask for that are not sessions of this installation.
+        other_requests: what pods ask for that are not sessions of this installation.
         resource_group: of nodes without the label.
     """
     labels, status = node.metadata.labels, node.status
     listed_slices = tuple(slices)
-    places = [labels[label] for label in settings.location_labels if labels.get(label)]
+    location_values = [labels[label] for label in settings.location_labels if labels.get(label)]
     return NodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
         agent_id=agent_id_of(settings.cluster, node.metadata.name),
         architecture=architecture_name(status.node_info.architecture or "amd64"),
-        address=next((a.address for a in status.addresses if a.type == "InternalIP"), ""),
-        cores=int(max(Decimal(0), _amount(status.allocatable, "cpu") - others.cpu)),
-        memory_bytes=int(max(Decimal(0), _amount(status.allocatable, "memory") - others.memory)) // _MIB * _MIB,
-        pods=int(max(Decimal(0), _amount(status.allocatable, "pods") - others.pods)),
-        location=tuple(place[:64] for place in (settings.cluster, *places)),
+        address=next((address.address for address in status.addresses if address.type == "InternalIP"), ""),
+        cores=int(max(Decimal(0), _amount(status.allocatable, "cpu") - other_requests.cpu)),
+        memory_bytes=int(max(Decimal(0), _amount(status.allocatable, "memory") - other_requests.memory)) // _MIB * _MIB,
+        pods=int(max(Decimal(0), _amount(status.allocatable, "pods") - other_requests.pods)),
+        location=tuple(location_value[:64] for location_value in (settings.cluster, *location_values)),
         resource_group=labels.get(settings.resource_group_label) or resource_group,
         closed=_closed(node, settings),
         lost=_lost(node),
-        devices=devices_of(listed_slices, settings) | counted_devices(node, others, settings),
+        devices=devices_of(listed_slices, settings) | counted_devices(node, other_requests, settings),
     )
 
 
@@ -160,19 +166,21 @@ def devices_of(slices: Sequence[ResourceSlice], settings: KubernetesSettings) ->
         driver: compute_devices(complete_pools(slices, driver), driver, driver_settings)
         for driver, driver_settings in settings.drivers.items()
     }
-    return {driver: found_devices for driver, found_devices in devices.items() if found_devices}
+    return {driver: driver_devices for driver, driver_devices in devices.items() if driver_devices}
 
 
-def counted_devices(node: Node, others: Requests, settings: KubernetesSettings) -> dict[str, tuple[ComputeDevice, ...]]:
+def counted_devices(
+    node: Node, other_requests: Requests, settings: KubernetesSettings
+) -> dict[str, tuple[ComputeDevice, ...]]:
     """Returns the devices that device plugins count, by configured resource. Devices that the pods of others have are
     subtracted.
     """
     devices: dict[str, tuple[ComputeDevice, ...]] = {}
-    for resource, counted in settings.counted.items():
-        amount = _amount(node.status.allocatable, resource) - others.counted.get(resource, Decimal(0))
-        model = node.metadata.labels.get(counted.model_label or f"{resource}.product")
-        if numbered := numbered_devices(int(max(Decimal(0), amount)), resource, counted, model):
-            devices[resource] = numbered
+    for resource, counted_settings in settings.counted.items():
+        amount = _amount(node.status.allocatable, resource) - other_requests.counted.get(resource, Decimal(0))
+        model = node.metadata.labels.get(counted_settings.model_label or f"{resource}.product")
+        if devices_of_resource := numbered_devices(int(max(Decimal(0), amount)), resource, counted_settings, model):
+            devices[resource] = devices_of_resource
     return devices
 
 
@@ -188,7 +196,11 @@ def _closed(node: Node, settings: KubernetesSettings) -> str:
 
 
 def _lost(node: Node) -> str:
-    ready = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
-    if ready is None:
+    ready_condition = next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
+    if ready_condition is None:
         return "its kubelet has not reported yet"
-    return "" if ready.status == "True" else f"the node is not ready: {ready.reason or ready.status}"
+    return (
+        ""
+        if ready_condition.status == "True"
+        else f"the node is not ready: {ready_condition.reason or ready_condition.status}"
+    )

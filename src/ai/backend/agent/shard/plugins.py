@@ -52,8 +52,8 @@ class NodePlugin(AbstractComputePlugin):
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         name = self.display.human_readable_name
-        held = device_alloc.slots.get(self.display.slot_name, {})
-        return [AttachedDevice(device_id=device_id, model_name=name) for device_id in held]
+        amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
+        return [AttachedDevice(device_id=device_id, model_name=name) for device_id in amount_of_device]
 
     def _pool(self, amount: int, memory_size: int = 0) -> list[ComputeDevice]:
         """Returns one device with the whole amount of the node, since the kubelet chooses which cores and pages a
@@ -83,8 +83,8 @@ class CoresPlugin(NodePlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Limits the processor time of a workload to that of its cores."""
-        total = device_alloc.total(self.display.slot_name)
-        return WorkloadConfig(cpu_limit=float(total) if total else None)
+        total_cores = device_alloc.total(self.display.slot_name)
+        return WorkloadConfig(cpu_limit=float(total_cores) if total_cores else None)
 
 
 class NodeMemoryPlugin(NodePlugin):
@@ -99,8 +99,8 @@ class NodeMemoryPlugin(NodePlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Limits the memory of a workload."""
-        total = device_alloc.total(self.display.slot_name)
-        return WorkloadConfig(memory_limit_bytes=int(total) if total else None)
+        total_bytes = device_alloc.total(self.display.slot_name)
+        return WorkloadConfig(memory_limit_bytes=int(total_bytes) if total_bytes else None)
 
 
 class DriverPlugin(NodePlugin):
@@ -115,23 +115,23 @@ class DriverPlugin(NodePlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Names each device as the runtime of pods claims it, ``DRIVER/ATTRIBUTE=VALUE``."""
-        held = device_alloc.slots.get(self.display.slot_name, {})
+        amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
         attribute = self.driver_settings.id_attribute
         return WorkloadConfig(
             devices=tuple(
                 DeviceMapping(source="", cdi_name=f"{self.driver}/{attribute}={device_id}")
-                for device_id in sorted(held)
+                for device_id in sorted(amount_of_device)
             )
         )
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        held = device_alloc.slots.get(self.display.slot_name, {})
+        amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
         models = {device.device_id: device.model_name for device in await self.list_devices()}
         return [
             AttachedDevice(
                 device_id=device_id, model_name=models.get(device_id) or self.driver, data={"proportion": 1.0}
             )
-            for device_id in held
+            for device_id in amount_of_device
         ]
 
 
@@ -150,25 +150,27 @@ class CountedPlugin(NodePlugin):
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Names each device as the runtime of pods counts it, ``COUNTED.RESOURCE=ID``."""
-        held = device_alloc.slots.get(self.display.slot_name, {})
+        amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
         devices = [
-            DeviceMapping(source="", cdi_name=f"COUNTED.{self.resource}={device_id}") for device_id in sorted(held)
+            DeviceMapping(source="", cdi_name=f"COUNTED.{self.resource}={device_id}")
+            for device_id in sorted(amount_of_device)
         ]
         return WorkloadConfig(devices=tuple(devices))
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        held = device_alloc.slots.get(self.display.slot_name, {})
+        amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
         models = {device.device_id: device.model_name for device in await self.list_devices()}
         return [
-            AttachedDevice(device_id=device_id, model_name=models.get(device_id) or self.resource) for device_id in held
+            AttachedDevice(device_id=device_id, model_name=models.get(device_id) or self.resource)
+            for device_id in amount_of_device
         ]
 
 
 def node_plugins(facts: ReadFacts, settings: KubernetesSettings) -> list[PluginSource]:
     """Returns the plugins of one node."""
     sources = [
-        PluginSource("cpu", partial(_made, CoresPlugin, facts=staticmethod(facts))),
-        PluginSource("mem", partial(_made, NodeMemoryPlugin, facts=staticmethod(facts))),
+        PluginSource("cpu", partial(_make_plugin_class, CoresPlugin, facts=staticmethod(facts))),
+        PluginSource("mem", partial(_make_plugin_class, NodeMemoryPlugin, facts=staticmethod(facts))),
     ]
     for driver, driver_settings in settings.drivers.items():
         key = device_name_of(driver, driver_settings)
@@ -179,21 +181,21 @@ def node_plugins(facts: ReadFacts, settings: KubernetesSettings) -> list[PluginS
             description=f"Devices of {driver}",
             display_unit=key,
         )
-        values = {"facts": staticmethod(facts), "key": key, "driver": driver, "driver_settings": driver_settings}
-        sources.append(PluginSource(key, partial(_made, DriverPlugin, display=display, **values)))
-    for resource, counted in settings.counted.items():
-        key = device_name_of(resource, counted)
+        class_fields = {"facts": staticmethod(facts), "key": key, "driver": driver, "driver_settings": driver_settings}
+        sources.append(PluginSource(key, partial(_make_plugin_class, DriverPlugin, display=display, **class_fields)))
+    for resource, counted_settings in settings.counted.items():
+        key = device_name_of(resource, counted_settings)
         display = SlotDisplay(
-            slot_name=slot_of(resource, counted),
+            slot_name=slot_of(resource, counted_settings),
             slot_type=SlotType.COUNT,
             human_readable_name=key,
             description=f"Devices of {resource}, which the kubelet chooses",
             display_unit=key,
         )
-        values = {"facts": staticmethod(facts), "key": key, "resource": resource}
-        sources.append(PluginSource(key, partial(_made, CountedPlugin, display=display, **values)))
+        class_fields = {"facts": staticmethod(facts), "key": key, "resource": resource}
+        sources.append(PluginSource(key, partial(_make_plugin_class, CountedPlugin, display=display, **class_fields)))
     return sources
 
 
-def _made(base: type[NodePlugin], **values: object) -> type[AbstractComputePlugin]:
-    return type(base.__name__, (base,), values)
+def _make_plugin_class(base: type[NodePlugin], **class_fields: object) -> type[AbstractComputePlugin]:
+    return type(base.__name__, (base,), class_fields)

@@ -55,13 +55,13 @@ class NodeReports:
     """
 
     def __init__(
-        self, manager: ManagerReports, speaker: str, facts: Callable[[], NodeFacts], present: asyncio.Event
+        self, manager: ManagerReports, speaker: str, facts: Callable[[], NodeFacts], is_present: asyncio.Event
     ) -> None:
-        """Stores the manager and the facts of the node. ``present`` is set while the node is not lost."""
+        """Stores the manager and the facts of the node. ``is_present`` is set while the node is not lost."""
         self._manager = manager
         self._speaker = speaker
         self._facts = facts
-        self._present = present
+        self._present = is_present
         self._has_statistics = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
@@ -148,7 +148,7 @@ def _facts_of(member: _Member) -> NodeFacts:
     return member.facts
 
 
-def _with(
+def _with_resources(
     settings: KubernetesSettings, drivers: dict[str, DriverSettings], counted: dict[str, CountedSettings]
 ) -> KubernetesSettings:
     return settings.model_copy(update={"drivers": drivers, "counted": counted})
@@ -176,7 +176,7 @@ class Shard:
         self._starts = asyncio.Semaphore(_STARTS)
         self.agents: dict[str, AgentCommands] = {}
 
-    def note_change(self, node: str) -> None:
+    def schedule_comparison(self, node: str) -> None:
         """Schedules another comparison of a node with its object."""
         self._changed.add(node)
         self._is_changed.set()
@@ -184,24 +184,26 @@ class Shard:
     async def run(self, inventory: NodeInventory) -> None:
         """Follows the inventory until cancelled."""
         for name in inventory.names():
-            self.note_change(name)
+            self.schedule_comparison(name)
         backoff = Backoff(0.5, 30.0, jitter=0.5)
         while True:
             await self._is_changed.wait()
             await asyncio.sleep(_GATHER_S)
-            changed, self._changed = self._changed, set()
+            changed_names, self._changed = self._changed, set()
             self._is_changed.clear()
-            failed = [
+            failed_names = [
                 name
                 for name, is_done in zip(
-                    changed, await asyncio.gather(*(self._reconcile(name, inventory) for name in changed)), strict=True
+                    changed_names,
+                    await asyncio.gather(*(self._reconcile(name, inventory) for name in changed_names)),
+                    strict=True,
                 )
                 if not is_done
             ]
-            if not failed:
+            if not failed_names:
                 backoff.reset()
                 continue
-            self._changed.update(failed)
+            self._changed.update(failed_names)
             self._is_changed.set()
             await backoff.wait()
 
@@ -250,31 +252,51 @@ class Shard:
         A driver that is no longer named stays where its devices are held, and is offered until the next reload. Returns
         why plugins are as before, by agent and plugin. Raises Unavailable if the cluster does not serve what is needed.
         """
-        old, new = self._settings.kubernetes, settings.kubernetes
+        old_settings, new_settings = self._settings.kubernetes, settings.kubernetes
         # What devices are held of may vanish only after no agent serves it.
-        await inventory.reconfigure(_with(new, {**old.drivers, **new.drivers}, {**old.counted, **new.counted}))
-        plugins = {"plugins": settings.plugins}
-        self._settings = self._settings.model_copy(update={"kubernetes": inventory.settings, **plugins})
-        refused: dict[str, str] = {}
-        kept: set[str] = set()
+        await inventory.reconfigure(
+            _with_resources(
+                new_settings,
+                {**old_settings.drivers, **new_settings.drivers},
+                {**old_settings.counted, **new_settings.counted},
+            )
+        )
+        plugins_table = {"plugins": settings.plugins}
+        self._settings = self._settings.model_copy(update={"kubernetes": inventory.settings, **plugins_table})
+        reason_of_refused: dict[str, str] = {}
+        refused_keys: set[str] = set()
         for name, member in list(self._members.items()):
             if member.agent is None:
                 continue
             member.take(inventory.facts(name) or member.facts)
-            sources = node_plugins(partial(_facts_of, member), new)
+            sources = node_plugins(partial(_facts_of, member), new_settings)
             for plugin_key, reason in (
                 await member.agent.reload_plugins(self._settings_of(member.facts), sources)
             ).items():
-                refused[f"{member.facts.agent_id} {plugin_key}"] = reason
-                kept.add(plugin_key)
-        kubernetes = _with(
-            new,
-            {**{name: each for name, each in old.drivers.items() if device_name_of(name, each) in kept}, **new.drivers},
-            {**{name: each for name, each in old.counted.items() if device_name_of(name, each) in kept}, **new.counted},
+                reason_of_refused[f"{member.facts.agent_id} {plugin_key}"] = reason
+                refused_keys.add(plugin_key)
+        kubernetes_settings = _with_resources(
+            new_settings,
+            {
+                **{
+                    name: resource_settings
+                    for name, resource_settings in old_settings.drivers.items()
+                    if device_name_of(name, resource_settings) in refused_keys
+                },
+                **new_settings.drivers,
+            },
+            {
+                **{
+                    name: resource_settings
+                    for name, resource_settings in old_settings.counted.items()
+                    if device_name_of(name, resource_settings) in refused_keys
+                },
+                **new_settings.counted,
+            },
         )
-        await inventory.reconfigure(kubernetes)
+        await inventory.reconfigure(kubernetes_settings)
         self._settings = self._settings.model_copy(update={"kubernetes": inventory.settings})
-        return refused
+        return reason_of_refused
 
     def _settings_of(self, facts: NodeFacts) -> AgentSettings:
         node = self._settings.agent.model_copy(

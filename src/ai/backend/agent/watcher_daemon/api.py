@@ -109,9 +109,11 @@ class Watcher:
         log.info("the agent was asked to %s", action)
 
     async def _run_command(self, action: str) -> tuple[int, str]:
-        unit = self._settings.target_service
+        systemd_unit = self._settings.target_service
         configured_command = self._settings.command
-        command: Sequence[str] = [*configured_command, action] if configured_command else ["systemctl", action, unit]
+        command: Sequence[str] = (
+            [*configured_command, action] if configured_command else ["systemctl", action, systemd_unit]
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

@@ -88,7 +88,7 @@ class Coordinator:
         app = server.application()
         app.on_response_prepare.append(allow_set_ups_of_other_origins)
         self._runner: web.AppRunner = make_runner(app)
-        self._tidy = PeriodicCall("tidying of circuits", _TIDY_S, self.circuits.tidy)
+        self._tidy = PeriodicCall("tidying of circuits", _TIDY_S, self.circuits.remove_unneeded)
         self._tasks: list[asyncio.Task[None]] = []
         self.url = ""
 
@@ -116,11 +116,11 @@ class Coordinator:
 
     async def gauges(self) -> Mapping[str, float]:
         workers = await self.workers.all()
-        slots = await self.workers.use.slots()
+        slots_of_worker = await self.workers.use.slots()
         return {
             "workers_alive": sum(worker.nodes > 0 for worker in workers),
             "workers_lost": sum(worker.nodes == 0 for worker in workers),
-            "circuits": sum(map(len, slots.values())),
+            "circuits": sum(map(len, slots_of_worker.values())),
             "links": self.links.count,
         }
 
@@ -135,7 +135,7 @@ def api_endpoints(coordinator: Coordinator, authority: Authority) -> list[Endpoi
     """Returns every endpoint except the OpenAPI document, which describes these endpoints."""
     workers, circuits = coordinator.workers, coordinator.circuits
     public_url = coordinator.settings.proxy_coordinator.public_url
-    groups: tuple[tuple[str, tuple[object, ...]], ...] = (
+    apis_of_tag: tuple[tuple[str, tuple[object, ...]], ...] = (
         ("circuits", (CircuitsApi(circuits),)),
         ("set-ups", (SetupApi(circuits, public_url),)),
         ("endpoints", (EndpointsApi(EndpointService(circuits)),)),
@@ -145,7 +145,7 @@ def api_endpoints(coordinator: Coordinator, authority: Authority) -> list[Endpoi
             (CoordinatorHealthApi(workers), HealthApi(coordinator.metrics, coordinator.readiness, coordinator.gauges)),
         ),
     )
-    return [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
+    return [endpoint for tag, apis in apis_of_tag for api in apis for endpoint in endpoints_of(api, tag=tag)]
 
 
 def _tls_context(settings: CoordinatorSettings, metrics: Metrics) -> ssl.SSLContext | None:

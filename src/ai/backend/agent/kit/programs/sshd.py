@@ -193,17 +193,17 @@ async def _run_on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
         *(_copy_stream(partial(source.read, _PIECE_BYTES), target) for source, target in pipe_pairs),
         return_exceptions=True,
     )
-    ended = asyncio.create_task(child.wait())
+    exit_task = asyncio.create_task(child.wait())
     try:
-        await asyncio.wait({ended, close_task}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():  # the client is gone
+        await asyncio.wait({exit_task, close_task}, return_when=asyncio.FIRST_COMPLETED)
+        if not exit_task.done():  # the client is gone
             _signal_group(child.pid, signal.SIGHUP)
             try:
                 async with asyncio.timeout(_GRACE_S):
-                    await ended
+                    await exit_task
             except TimeoutError:
                 _signal_group(child.pid, signal.SIGKILL)
-        exit_code: int = await ended
+        exit_code: int = await exit_task
         # As every SSH server: what went to the background and holds them open is waited for.
         await asyncio.wait({output_tasks, close_task}, return_when=asyncio.FIRST_COMPLETED)
         return exit_code
@@ -256,13 +256,13 @@ async def main() -> None:
     asyncssh.set_log_level(logging.WARNING)
     home = Path(os.environ.get("HOME") or Path.cwd())
     os.chdir(home)
-    place: dict[str, Any] = {"host": arguments.host, "port": arguments.port}
+    listen_options: dict[str, Any] = {"host": arguments.host, "port": arguments.port}
     path = socket_path(arguments.host)
     if path is not None:
-        place = {"sock": socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)}
-        place["sock"].bind(path)
+        listen_options = {"sock": socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)}
+        listen_options["sock"].bind(path)
     acceptor = await asyncssh.listen(
-        **place,
+        **listen_options,
         server_factory=lambda: Server(home),
         server_host_keys=[host_key(home)],
         process_factory=serve,

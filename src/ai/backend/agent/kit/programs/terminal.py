@@ -45,7 +45,7 @@ async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns
             stderr=slave_fd,
             env=env,
             start_new_session=True,
-            preexec_fn=_take_terminal,
+            preexec_fn=_set_controlling_terminal,
         )
     except OSError:
         os.close(master_fd)
@@ -138,5 +138,5 @@ def _complete_wait(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def _take_terminal() -> None:
+def _set_controlling_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -24,7 +24,7 @@ _STORED_OUTPUT_BYTES = 256 * 1024
 """The bytes of output that a reconnected page shows again."""
 IDLE_S = 600.0
 _MAX_MESSAGE_BYTES = 1024 * 1024
-ENDED, TAKEN_OVER, TOO_MANY = 4000, 4001, 4002
+ENDED_CODE, TAKEN_OVER_CODE, TOO_MANY_SHELLS_CODE = 4000, 4001, 4002
 _RESET_SEQUENCE = b"\x1bc"
 _SHELL_KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -49,7 +49,7 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         if previous_socket is not None:
-            await previous_socket.close(code=TAKEN_OVER, message=b"the terminal is open elsewhere")
+            await previous_socket.close(code=TAKEN_OVER_CODE, message=b"the terminal is open elsewhere")
         if self._output:
             await socket.send_bytes(_RESET_SEQUENCE + bytes(self._output))
         self._socket = socket
@@ -82,7 +82,7 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         if self._socket is not None:
-            await self._socket.close(code=ENDED, message=b"the shell has ended")
+            await self._socket.close(code=ENDED_CODE, message=b"the shell has ended")
 
 
 class Server:
@@ -120,7 +120,7 @@ class Server:
         await socket.prepare(request)
         shell = await self._shell(key, request)
         if shell is None:
-            await socket.close(code=TOO_MANY, message=b"too many terminals are open")
+            await socket.close(code=TOO_MANY_SHELLS_CODE, message=b"too many terminals are open")
             return socket
         await shell.attach(socket)
         try:
@@ -171,10 +171,10 @@ async def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     arguments = parser.parse_args()
     os.chdir(os.environ.get("HOME") or "/")
-    runner = web.AppRunner(Server().app(), access_log=None)
-    await runner.setup()
+    app_runner = web.AppRunner(Server().app(), access_log=None)
+    await app_runner.setup()
     path = socket_path(arguments.host)
-    site = web.TCPSite(runner, arguments.host, arguments.port) if path is None else web.UnixSite(runner, path)
+    site = web.TCPSite(app_runner, arguments.host, arguments.port) if path is None else web.UnixSite(app_runner, path)
     await site.start()
     await asyncio.Event().wait()
 

@@ -42,48 +42,48 @@ class Channel(Step):
     name = "channel"
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        restored = self.context.records.load_runs(kernel.id)
+        restored_runs = self.context.records.load_runs(kernel.id)
         if kernel.channel is None:
-            await self._open_with_retries(kernel, restored)
+            await self._open_with_retries(kernel, restored_runs)
         assert kernel.channel is not None
         assert kernel.runs is not None
         if not kernel.record.ready:
             await kernel.channel.wait_ready(self.context.settings.kernel_lifecycles.ready_timeout)
-            notes = [text for text in (kernel.record.note, kernel.channel.problem) if text]
+            notes = [note for note in (kernel.record.note, kernel.channel.problem) if note]
             kernel.save(ready=True, note="; ".join(notes) or None)
-        if restored is not None:
+        if restored_runs is not None:
             await kernel.runs.reconcile()
 
-    async def _open_with_retries(self, kernel: Kernel, restored: RunsRecord | None) -> None:
+    async def _open_with_retries(self, kernel: Kernel, restored_runs: RunsRecord | None) -> None:
         """Connects to the runner, with retries because a runner that was just started may not listen yet."""
         backoff = Backoff(_CONNECT_FIRST_S, _CONNECT_MAX_S)
         for _ in range(_CONNECT_RETRIES):
             try:
-                return await self.open(kernel, restored)
+                return await self.open(kernel, restored_runs)
             except Unavailable:
                 workload_view = await self.context.runtime.inspect(kernel.key)
                 if workload_view is None or workload_view.state is not WorkloadState.RUNNING:
                     raise
             await backoff.wait()
-        return await self.open(kernel, restored)
+        return await self.open(kernel, restored_runs)
 
-    async def open(self, kernel: Kernel, restored: RunsRecord | None) -> None:
+    async def open(self, kernel: Kernel, restored_runs: RunsRecord | None) -> None:
         """Connects to the runner, and restores the runs that were recorded before the agent was restarted."""
         epoch = self.context.epoch
-        last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
+        last_seq = restored_runs.acked if restored_runs is not None and restored_runs.attempt == kernel.attempt else 0
         channel = KernelChannel(
             _Opener(self.context.runtime, kernel.key, epoch),
             received=last_seq,
             next_request=epoch * _REQUESTS_PER_EPOCH,
         )
-        limits = self.context.settings.runs
+        run_settings = self.context.settings.runs
         runs = RunQueue(
             channel,
             attempt=kernel.attempt,
-            settings=limits,
-            exec_timeout_s=kernel.record.spec.exec_timeout_s or limits.exec_timeout,
+            settings=run_settings,
+            exec_timeout_s=kernel.record.spec.exec_timeout_s or run_settings.exec_timeout,
             save=partial(self.context.records.put_runs, kernel.id),
-            restored=restored,
+            restored=restored_runs,
             features=kernel.record.features,
             memory_bytes=memory_bytes_of(kernel.record.spec),
             span_attributes={
@@ -129,12 +129,12 @@ class Bootstrap(Step):
         if kernel.record.bootstrapped or not (spec.bootstrap_script or spec.dotfiles):
             return
         problems = [await self._write_dotfiles(kernel), await self._run(kernel) if spec.bootstrap_script else None]
-        for note in filter(None, problems):
-            log.warning("kernel %s: %s", kernel.id, note)
+        for problem in filter(None, problems):
+            log.warning("kernel %s: %s", kernel.id, problem)
         notes = [text for text in (kernel.record.note, *problems) if text]
         kernel.save(bootstrapped=True, note="; ".join(notes) or None)
         if kernel.runs is not None:
-            kernel.runs.forget(RUN_ID)
+            kernel.runs.forget_result(RUN_ID)
 
     async def _write_dotfiles(self, kernel: Kernel) -> str | None:
         assert kernel.channel is not None
@@ -152,16 +152,16 @@ class Bootstrap(Step):
     async def _run(self, kernel: Kernel) -> str | None:
         assert kernel.runs is not None
         timeout_s = self.context.settings.kernel_lifecycles.bootstrap_timeout
-        note: str | None = None
+        problem: str | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                result = await kernel.runs.follow(RUN_ID, f"sh {BOOTSTRAP_PATH}")
+                result = await kernel.runs.run_command(RUN_ID, f"sh {BOOTSTRAP_PATH}")
             if result.exit_code != 0:
-                note = f"the bootstrap script ended with exit code {result.exit_code}"
+                problem = f"the bootstrap script ended with exit code {result.exit_code}"
         except TimeoutError:
             await kernel.runs.cancel(RUN_ID, "bootstrap-timeout")
-            note = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
-        return note
+            problem = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
+        return problem
 
 
 class CloseRoutes(Step):
@@ -171,7 +171,7 @@ class CloseRoutes(Step):
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         gateway = self.context.gateway
-        (gateway.cut_kernel if step.restarting else gateway.end_kernel)(kernel.id)
+        (gateway.cut_kernel_connections if step.restarting else gateway.close_kernel_routes)(kernel.id)
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         """Does nothing: routes are opened while the kernel runs."""

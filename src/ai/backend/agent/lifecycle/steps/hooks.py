@@ -41,11 +41,11 @@ class Hooks(Step):
         CreationDenied for devices that cannot be diagnosed."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
-        holders = [*self._plugins_with_allocations(kernel), *self._diagnosed_plugins(kernel)]
-        await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
+        plugin_allocations = [*self._plugins_with_allocations(kernel), *self._diagnosed_plugins(kernel)]
+        await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in plugin_allocations])
         kernel.configs = []
         kernel.attached = {}
-        for handle, held_allocation in holders:
+        for handle, held_allocation in plugin_allocations:
             key = handle.key
             changes: dict[str, Any] = {}
             is_diagnosed = key in kernel.record.spec.diagnosed_devices
@@ -57,27 +57,27 @@ class Hooks(Step):
                 }
                 if is_diagnosed:
                     changes["diagnosed"] = {**kernel.record.diagnosed, key: write_allocation(held_allocation)}
-            shown = None if is_recorded or key in kernel.record.hooked else held_allocation
-            config = await self.calls.call(key, "pre_create", kernel, step, changes=changes, allocation=shown)
+            hook_allocation = None if is_recorded or key in kernel.record.hooked else held_allocation
+            config = await self.calls.call(key, "pre_create", kernel, step, changes=changes, allocation=hook_allocation)
             assert config is not None
             kernel.configs.append((key, config))
             kernel.attached[key] = await _attached_devices_of(handle, held_allocation)
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
     def _plugins_with_allocations(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
-        holders = [
+        plugin_allocations = [
             (handle, allocation)
             for handle in self.context.plugins.started()
             if (allocation := self.context.inventory.holding_of(kernel.id, handle.key)).slots
         ]
-        served_slots = {slot for _, allocation in holders for slot in allocation.slots}
+        served_slots = {slot for _, allocation in plugin_allocations for slot in allocation.slots}
         if missing_slots := sorted(set(self.context.inventory.holding(kernel.id).slots) - served_slots):
             raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing_slots)} at the moment")
-        return holders
+        return plugin_allocations
 
     def _diagnosed_plugins(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
         """Returns the plugins of devices that a kernel sees for diagnosis but does not hold."""
-        result = []
+        plugin_allocations = []
         for key, device_ids in kernel.record.spec.diagnosed_devices.items():
             try:
                 handle = self.context.plugins.get(key)
@@ -85,12 +85,12 @@ class Hooks(Step):
                     raise CreationDenied(f"the plugin {key} shows no devices for a diagnosis")
                 if self.context.inventory.holding_of(kernel.id, key).slots:
                     raise CreationDenied(f"the kernel holds devices of {key}; it cannot diagnose others beside them")
-                result.append(
+                plugin_allocations.append(
                     (handle, self.context.inventory.kinds.get(key, DeviceKind()).allocation_of_whole(device_ids))
                 )
             except (PluginError, NotFound) as e:
                 raise CreationDenied(f"the devices of {key} cannot be diagnosed: {e.message}") from e
-        return result
+        return plugin_allocations
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
@@ -117,7 +117,7 @@ class Hooks(Step):
                 return True
             except BackendError as e:
                 delay_s = backoff.next_s()
-                if kernel.hurry.is_set() or clock() + delay_s >= deadline:
+                if kernel.is_hurried.is_set() or clock() + delay_s >= deadline:
                     self.calls.report(kernel, plugin_key, "post_terminate", e, "retrying")
                     return False
                 log.info("post_terminate of %s for kernel %s failed and is repeated: %s", plugin_key, kernel.id, e)
@@ -162,12 +162,12 @@ class PostCreate(Step):
             except BackendError as e:
                 now = self.context.wall_clock()
                 kernel.save(owed=list(dict.fromkeys([*kernel.record.owed, key])), owed_since=now)
-                kernel.owing_since = None
+                kernel.hooks_owed_since = None
                 self.calls.report(kernel, key, "post_create", e, "retrying", now)
-        self.hook_retrier.follow(kernel)
+        self.hook_retrier.start_repeating(kernel)
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
-        await self.hook_retrier.unfollow(kernel)
+        await self.hook_retrier.stop_repeating(kernel)
         for key in reversed(kernel.record.hooked):
             begun_keys = kernel.record.begun.get(key, {})
             if "post_create" in begun_keys and "post_terminate" not in begun_keys:
@@ -180,7 +180,7 @@ class PostCreate(Step):
                 return
             except TerminationDeferred as e:
                 if not await self._wait_for_retry(kernel, e.retry_after):
-                    if not kernel.hurry.is_set():
+                    if not kernel.is_hurried.is_set():
                         problem = str(e) or "it still defers the termination"
                         self.calls.report(kernel, plugin_key, "pre_terminate", problem, "overrun")
                     return
@@ -198,11 +198,11 @@ class PostCreate(Step):
         if kernel.deferral_ends is None:
             kernel.deferral_ends = clock() + min((kernel.record.deferred_until or now) - now, limit_s)
         remaining_s = kernel.deferral_ends - clock()
-        if kernel.hurry.is_set() or remaining_s <= 0:
+        if kernel.is_hurried.is_set() or remaining_s <= 0:
             return False
         try:
             async with asyncio.timeout(min(max(0.01, retry_after_s), remaining_s)):
-                await kernel.hurry.wait()
+                await kernel.is_hurried.wait()
         except TimeoutError:
             return True
         return False

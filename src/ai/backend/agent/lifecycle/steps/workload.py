@@ -12,13 +12,13 @@ from ai.backend.agent.kernels.model import read_allocation, write_allocation
 from ai.backend.agent.lifecycle.context import Step, StepContext
 from ai.backend.agent.lifecycle.workload_config import (
     AGENT,
-    blame,
     check_consent,
     config_files,
     kernel_environ,
     merge_configs,
     oci_runtime_of,
     user_mounts,
+    with_authors,
     without_overhead,
 )
 from ai.backend.agent.networks.cluster_keys import (
@@ -49,11 +49,11 @@ class CreateWorkload(Step):
         cluster = spec.cluster
         cluster_secret = self.context.secret if cluster.overlay is None else cluster.overlay.secret
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, services.mounts())])
-        declared, runtime_info = self.context.settings.runtime_classes, self.context.runtime.info()
-        cpu_limit, memory_limit_bytes = without_overhead(config, spec.runtime_class, declared, runtime_info)
+        declared_classes, runtime_info = self.context.settings.runtime_classes, self.context.runtime.info()
+        cpu_limit, memory_limit_bytes = without_overhead(config, spec.runtime_class, declared_classes, runtime_info)
         config = replace(config, cpu_limit=cpu_limit, memory_limit_bytes=memory_limit_bytes)
         environ = kernel_environ(spec, config, kernel.attached, labels, kernel.secrets)
-        shown_environ = {name: value for name, value in environ.items() if name not in kernel.secrets}
+        public_environ = {name: value for name, value in environ.items() if name not in kernel.secrets}
         return WorkloadSpec(
             key=kernel.key,
             session_id=kernel.record.session_id,
@@ -61,7 +61,7 @@ class CreateWorkload(Step):
             environ=environ,
             config=config,
             files={
-                **config_files(spec, shown_environ, kernel.record.device_allocation, config),
+                **config_files(spec, public_environ, kernel.record.device_allocation, config),
                 **(container_key_files(self.context.secret, spec.session_id) if services.has_sshd else {}),
                 **(
                     cluster_key_files(cluster_secret, spec.session_id, cluster.hosts)
@@ -75,7 +75,7 @@ class CreateWorkload(Step):
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
-            runtime_class=oci_runtime_of(spec.runtime_class, declared, runtime_info),
+            runtime_class=oci_runtime_of(spec.runtime_class, declared_classes, runtime_info),
             program=(spec.startup_command or "") if spec.session_type in MAIN_PROGRAM_TYPES else "",
             image_request=request_of(kernel) if spec.auto_pull else None,
             labels={
@@ -106,30 +106,34 @@ class CreateWorkload(Step):
         except TimeoutError:
             raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
         except CreationDenied as e:
-            raise blame(e, kernel.configs) from e
+            raise with_authors(e, kernel.configs) from e
         features = labels.get("ai.backend.features", "").split()
-        note = self._not_applied(spec.config)
-        kernel.save(workload_id=view.workload_id, services=services, features=features, note=note)
+        problem = self._not_applied(spec.config)
+        kernel.save(workload_id=view.workload_id, services=services, features=features, note=problem)
         kernel.configs, kernel.attached, kernel.secrets = [], {}, {}  # a restart gets new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:
         capabilities = self.context.runtime.info().capabilities
-        requested = {"networks": config.networks, "extra-gids": config.extra_gids}
-        missing = [
-            name for name, requested_values in requested.items() if requested_values and name not in capabilities
+        values_of_field = {"networks": config.networks, "extra-gids": config.extra_gids}
+        unsupported_fields = [
+            name for name, requested_values in values_of_field.items() if requested_values and name not in capabilities
         ]
-        return f"the agent's runtime does not apply {' and '.join(missing)} of the plugins" if missing else None
+        return (
+            f"the agent's runtime does not apply {' and '.join(unsupported_fields)} of the plugins"
+            if unsupported_fields
+            else None
+        )
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         settings = self.context.settings.kernel_lifecycles
-        grace_s = 0.0 if kernel.hurry.is_set() else settings.stop_grace
-        keys = [kernel.key]
+        grace_s = 0.0 if kernel.is_hurried.is_set() else settings.stop_grace
+        workload_keys = [kernel.key]
         if kernel.record.restarted_from is not None:
-            keys.append(WorkloadKey(kernel_id=kernel.record.kernel_id, attempt=kernel.record.restarted_from))
-        for key in keys:
-            ended = await self.context.runtime.stop(key, grace_s=grace_s)
-            if ended is not None and key == kernel.key:
-                kernel.exit = ended
+            workload_keys.append(WorkloadKey(kernel_id=kernel.record.kernel_id, attempt=kernel.record.restarted_from))
+        for key in workload_keys:
+            workload_exit = await self.context.runtime.stop(key, grace_s=grace_s)
+            if workload_exit is not None and key == kernel.key:
+                kernel.exit = workload_exit
             await self.context.runtime.remove(key, keep_home=step.restarting)
 
 
@@ -150,8 +154,8 @@ def claimed_devices_of(spec: KernelSpec) -> ClaimedDevices | None:
     """Returns the device claim of a kernel; None if it has none."""
     if (claim := spec.claim) is None:
         return None
-    bound = read_allocation(claim.devices) if claim.is_bound else None
-    return ClaimedDevices(claim_id=claim.id, slots=frozenset(claim.slots), bound=bound)
+    bound_devices = read_allocation(claim.devices) if claim.is_bound else None
+    return ClaimedDevices(claim_id=claim.id, slots=frozenset(claim.slots), bound_devices=bound_devices)
 
 
 class Devices(Step):
@@ -161,9 +165,9 @@ class Devices(Step):
 
     name = "devices"
 
-    def bind(self, kernel: Kernel, kept: Mapping[str, DeviceAllocation]) -> None:
-        """Takes the planned devices for a kernel, or equivalent ones. Takes all devices or none. ``kept``: the devices
-        of claims. Raises ResourceError if none are free.
+    def bind(self, kernel: Kernel, devices_of_claims: Mapping[str, DeviceAllocation]) -> None:
+        """Takes the planned devices for a kernel, or equivalent ones. Takes all devices or none.
+        ``devices_of_claims``: by claim. Raises ResourceError if none are free.
         """
         spec = kernel.record.spec
         self.context.inventory.bind(
@@ -174,7 +178,7 @@ class Devices(Step):
             [VariantProperty.parse(amount_text) for amount_text in spec.variant_requirements],
             spec.device_requests,
             claim=claimed_devices_of(spec),
-            kept=kept,
+            devices_of_claims=devices_of_claims,
         )
         allocation = self.context.inventory.holding(kernel.id)
         kernel.record = replace(kernel.record, allocation=write_allocation(allocation))
@@ -186,12 +190,12 @@ class Devices(Step):
         if not self.context.inventory.holds(kernel.id):
             claim = claimed_devices_of(kernel.record.spec)
             self.context.inventory.adopt(kernel.id, kernel.record.device_allocation, claim)
-        if not step.restarting and (failed_devices := self.context.inventory.unhealthy(kernel.id)):
-            names = ", ".join(
+        if not step.restarting and (failed_devices := self.context.inventory.unhealthy_devices(kernel.id)):
+            failed_names = ", ".join(
                 f"{device.device_id} ({device.reason})" if device.reason else device.device_id
                 for device in failed_devices
             )
-            raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
+            raise CreationDeferred(f"devices have failed before the kernel was created: {failed_names}")
         if await self.context.partitioner.cut(kernel.id):
             kernel.save(allocation=write_allocation(self.context.inventory.holding(kernel.id)))
 

@@ -37,12 +37,12 @@ class CircuitsApi:
     @route("GET", "/api/circuit/{circuit_id}/statistics")
     async def statistics(self, call: Call) -> CircuitStatistics:
         """Returns a circuit with its use."""
-        stored = await self._stored(call)
+        stored_circuit = await self._stored(call)
         return CircuitStatistics(
-            **msgspec.structs.asdict(stored.circuit),
-            requests=stored.requests,
-            last_access=int(stored.last_used.timestamp()) if stored.requests else None,
-            ttl=self._ttl(stored),
+            **msgspec.structs.asdict(stored_circuit.circuit),
+            requests=stored_circuit.requests,
+            last_access=int(stored_circuit.last_used.timestamp()) if stored_circuit.requests else None,
+            ttl=self._ttl(stored_circuit),
         )
 
     @route("DELETE", "/api/circuit/{circuit_id}")
@@ -54,7 +54,7 @@ class CircuitsApi:
 
     @route("DELETE", "/api/circuit/_/bulk", query=BulkRemoval)
     async def remove_many(self, call: Call[Any, BulkRemoval]) -> Success:
-        """Removes circuits from coordinator and workers; those that do not exist are none to remove."""
+        """Removes circuits from coordinator and workers; ids without a circuit are ignored."""
         await self.circuits.remove(call.query.circuit_ids)
         return Success()
 

@@ -43,7 +43,7 @@ class Link:
 
 
 class Links(PeriodicLoop):
-    """Holds the worker links of this coordinator. As a loop it wakes those whose worker has another version."""
+    """Holds the worker links of this coordinator. As a loop it wakes each link whose worker has another version."""
 
     period_s = POLL_S
 
@@ -77,20 +77,20 @@ class Links(PeriodicLoop):
         await self._store.link(worker_id, node, is_linked=True, now=self._clock.now())
         link = Link(worker_id, node, send)
         self._links.add(link)
-        sender = asyncio.ensure_future(self._keep_sending(link))
-        receiver = asyncio.ensure_future(self._receive(link, frames))
+        send_task = asyncio.ensure_future(self._keep_sending(link))
+        receive_task = asyncio.ensure_future(self._receive(link, frames))
         try:
-            await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
-            for task in (sender, receiver):
+            await asyncio.wait((send_task, receive_task), return_when=asyncio.FIRST_COMPLETED)
+            for task in (send_task, receive_task):
                 if task.done():
                     task.result()
         finally:
             self._links.discard(link)
-            await cancel_all(sender, receiver)
-            if not any((other.worker_id, other.node) == (worker_id, node) for other in self._links):
+            await cancel_all(send_task, receive_task)
+            if not any((other_link.worker_id, other_link.node) == (worker_id, node) for other_link in self._links):
                 await self._store.link(worker_id, node, is_linked=False, now=self._clock.now())
 
-    async def delivered(self, circuit_id: UUID) -> None:
+    async def wait_delivered(self, circuit_id: UUID) -> None:
         """Waits until the linked nodes of a circuit's worker serve the circuit.
 
         Raises WorkerSilent: no node is alive. RouteNotDelivered: none has acknowledged it in time. FrontendTimeout:
@@ -106,12 +106,12 @@ class Links(PeriodicLoop):
                 raise NoSuchObject("circuit")
             if delivery.failure is not None:
                 raise FrontendTimeout(f"{FrontendTimeout.title}: {delivery.failure}")
-            serving = [version >= delivery.version for version in delivery.acked]
-            if serving and all(serving):
+            is_served_by_node = [version >= delivery.version for version in delivery.acked]
+            if is_served_by_node and all(is_served_by_node):
                 return
             remaining_s = deadline - loop.time()
             if remaining_s <= 0:
-                if any(serving):
+                if any(is_served_by_node):
                     return
                 raise RouteNotDelivered if delivery.nodes else WorkerSilent
             await self._pause(delivery, min(pause_s, remaining_s))
@@ -125,14 +125,14 @@ class Links(PeriodicLoop):
         """
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
-            reported = self._reported
+            report_event = self._reported
             loads = await self._store.loads(self._workers.alive_since())
             remaining_s = deadline - asyncio.get_running_loop().time()
             if since is None or loads.version != since or remaining_s <= 0:
                 return loads
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(remaining_s, POLL_S)):
-                    await reported.wait()
+                    await report_event.wait()
 
     async def _pause(self, delivery: Delivery, pause_s: float) -> None:
         """Waits for an acknowledgement on a link of this coordinator.
@@ -153,19 +153,19 @@ class Links(PeriodicLoop):
             await link.signal.wait(None)
 
     async def _send_changes(self, link: Link) -> None:
-        version, ids, changed = await self._store.changes(link.worker_id, link.version)
+        version, circuit_ids, changed_circuits = await self._store.changes(link.worker_id, link.version)
         if version == link.version:
             return
-        frame: ToWorker = State(version=version, circuits=list(changed))
+        frame: ToWorker = State(version=version, circuits=list(changed_circuits))
         if link.version >= 0:
-            frame = Change(version=version, set=list(changed), removed=list(link.sent.difference(ids)))
-        link.version, link.sent = version, {*ids, *(circuit.id for circuit in changed)}
+            frame = Change(version=version, set=list(changed_circuits), removed=list(link.sent.difference(circuit_ids)))
+        link.version, link.sent = version, {*circuit_ids, *(circuit.id for circuit in changed_circuits)}
         await link.send(frame)
 
     async def _receive(self, link: Link, frames: AsyncIterator[str]) -> None:
-        async for text in frames:
+        async for frame_text in frames:
             try:
-                frame = _decode(text)
+                frame = _decode(frame_text)
             except msgspec.MsgspecError as e:
                 raise InvalidInput(f"A frame of the link is malformed: {e}") from None
             if isinstance(frame, Ack):
@@ -174,9 +174,9 @@ class Links(PeriodicLoop):
                 self._acked.set()
                 self._acked = asyncio.Event()
             else:
-                is_waited_for = any(each.waits for each in frame.circuits)
+                has_waiting_requests = any(circuit_usage.waits for circuit_usage in frame.circuits)
                 sequence = await self._store.count(link.worker_id, link.node, frame, self._clock.now())
-                if is_waited_for:
+                if has_waiting_requests:
                     self._reported.set()
                     self._reported = asyncio.Event()
                 await link.send(Counted(sequence=sequence))

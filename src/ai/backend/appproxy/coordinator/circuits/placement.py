@@ -21,7 +21,7 @@ _MAX_NETWORKS = 32
 
 def suitable_workers(
     workers: Sequence[Worker],
-    used: Mapping[UUID, Sequence[Slot]],
+    used_slots: Mapping[UUID, Sequence[Slot]],
     *,
     mode: AppMode,
     protocol: ProxyProtocol,
@@ -35,9 +35,9 @@ def suitable_workers(
     """
 
     def load(worker: Worker) -> float:
-        return 0.0 if worker.capacity < 0 else len(used.get(worker.id, ())) / worker.capacity
+        return 0.0 if worker.capacity < 0 else len(used_slots.get(worker.id, ())) / worker.capacity
 
-    suitable = [
+    accepted_workers = [
         worker
         for worker in workers
         if worker.nodes > 0
@@ -48,17 +48,17 @@ def suitable_workers(
         and (port is None or worker.has_slot(port, None))
         and (subdomain is None or worker.frontend_mode is FrontendMode.WILDCARD)
     ]
-    return sorted(suitable, key=lambda worker: (not worker.matches(tags), load(worker), worker.authority))
+    return sorted(accepted_workers, key=lambda worker: (not worker.matches(tags), load(worker), worker.authority))
 
 
-def choose_port(worker: Worker, used: Sequence[Slot], resting: frozenset[int]) -> int:
+def choose_port(worker: Worker, used_slots: Sequence[Slot], resting_ports: frozenset[int]) -> int:
     """Returns a random free port of a worker. Raises SlotTaken if it has none."""
-    low, high = worker.port_range or (1, 0)
-    occupied = {slot.port for slot in used} | resting
-    free = [port for port in range(low, high + 1) if port not in occupied]
-    if not free:
+    first_port, last_port = worker.port_range or (1, 0)
+    occupied_ports = {slot.port for slot in used_slots} | resting_ports
+    free_ports = [port for port in range(first_port, last_port + 1) if port not in occupied_ports]
+    if not free_ports:
         raise SlotTaken("All ports of the worker are in use, or rest.")
-    return secrets.choice(free)
+    return secrets.choice(free_ports)
 
 
 def random_name() -> str:
@@ -75,11 +75,11 @@ def check_subdomain(name: str) -> str:
 
 def check_networks(text: str) -> str:
     """Returns a comma-separated list of networks in canonical form. Raises InvalidInput."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    network_texts = [network_text.strip() for network_text in text.split(",") if network_text.strip()]
     try:
-        if not 0 < len(parts) <= _MAX_NETWORKS:
+        if not 0 < len(network_texts) <= _MAX_NETWORKS:
             raise ValueError
-        return ",".join(str(ipaddress.ip_network(part, strict=False)) for part in parts)
+        return ",".join(str(ipaddress.ip_network(network_text, strict=False)) for network_text in network_texts)
     except ValueError:
         message = f"allowed_client_ips: 1 to {_MAX_NETWORKS} networks as 192.0.2.0/24, separated by commas"
         raise InvalidInput(message, data={"allowed_client_ips": "malformed"}) from None
@@ -92,12 +92,18 @@ def check_redirect(target: str) -> str:
     to another host (serving anchors 11, open redirect).
     """
     is_path = target.startswith("/") and target[1:2] not in ("/", "\\")
-    if not is_path or "\\" in target or any(ord(c) < 0x20 or ord(c) == 0x7F for c in target) or len(target) > 2048:
+    if (
+        not is_path
+        or "\\" in target
+        or any(ord(character) < 0x20 or ord(character) == 0x7F for character in target)
+        or len(target) > 2048
+    ):
         raise InvalidInput("redirect: a path that begins with one slash", data={"redirect": "malformed"})
     try:
-        parts = urlsplit(f"http://app{target}")
+        url_parts = urlsplit(f"http://app{target}")
         path, query, fragment = (
-            quote(part, safe="/%:@!$&'()*+,;=-._~?[]{}|") for part in (parts.path, parts.query, parts.fragment)
+            quote(url_part, safe="/%:@!$&'()*+,;=-._~?[]{}|")
+            for url_part in (url_parts.path, url_parts.query, url_parts.fragment)
         )
     except (ValueError, UnicodeEncodeError):
         raise InvalidInput("redirect: not a path", data={"redirect": "malformed"}) from None

@@ -55,7 +55,7 @@ MAX_PER_SESSION = 64
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: a set-up may be used, a circuit without use stays, a port rests."""
+    """Holds time limits in seconds: of the use of a set-up, of a circuit without use, and of the rest of a port."""
 
     setup_s: float
     circuit_s: float
@@ -99,7 +99,7 @@ class CircuitService:
         ``client`` is the address of the browser. Raises as :meth:`check`; InvalidInput; SlotTaken; Unavailable: no
         worker is suitable or none answers.
         """
-        request = _checked(request, client)
+        request = _check_app_request(request, client)
         setup = await self.check(token, session_id, request)
         if not await self.store.use_setup(hash_of(token), self.clock.now()):
             raise AuthenticationFailed("The address was used already: start the service again.")
@@ -117,10 +117,10 @@ class CircuitService:
                 raise LimitExceeded(f"The session has {MAX_PER_SESSION} circuits, as many as it may have.")
             circuit = await self.open(circuit, dict(setup.tags))
         else:
-            circuit = _merged(existing, circuit)
+            circuit = _merge_circuits(existing, circuit)
             if circuit != existing:
                 await self.store.replace(circuit)
-            await self.links.delivered(circuit.id)
+            await self.links.wait_delivered(circuit.id)
         worker = await self.workers.get(circuit.worker)
         return Admission(circuit=circuit, url=self._setup_url(worker, circuit, request), reused=existing is not None)
 
@@ -132,7 +132,7 @@ class CircuitService:
         return f"{origin}{SETUP_PATH}?code={code}"
 
     async def _reusable(self, setup: Setup, request: AppRequest) -> Circuit | None:
-        living = {worker.id: worker for worker in await self.workers.all() if worker.nodes > 0}
+        living_worker_ids = {worker.id: worker for worker in await self.workers.all() if worker.nodes > 0}
         for stored in await self.store.of_session(setup.session_id, request.app):
             circuit = stored.circuit
             if (
@@ -141,8 +141,8 @@ class CircuitService:
                 and circuit.protocol == request.protocol
                 and request.port in (None, circuit.port)
                 and request.subdomain in (None, circuit.subdomain)
-                and circuit.worker in living
-                and living[circuit.worker].has_slot(circuit.port, circuit.subdomain)
+                and circuit.worker in living_worker_ids
+                and living_worker_ids[circuit.worker].has_slot(circuit.port, circuit.subdomain)
             ):
                 return circuit
         return None
@@ -156,7 +156,7 @@ class CircuitService:
         for attempt in range(_FRONTEND_ATTEMPTS):
             circuit = await self._allocate(draft, tags, broken_ports)
             try:
-                await self.links.delivered(circuit.id)
+                await self.links.wait_delivered(circuit.id)
                 return circuit
             except FrontendTimeout:
                 await self.remove([circuit.id])
@@ -170,7 +170,7 @@ class CircuitService:
         raise FrontendTimeout
 
     async def _allocate(self, draft: Circuit, tags: dict[str, str], broken_ports: set[int]) -> Circuit:
-        has_wish = draft.port is not None or draft.subdomain is not None
+        has_requested_slot = draft.port is not None or draft.subdomain is not None
         for _ in range(_SLOT_ATTEMPTS):
             worker = await self._choose_worker(draft, tags)
             circuit = replace(
@@ -184,13 +184,13 @@ class CircuitService:
                 await self.store.add(circuit, self.clock.now())
                 return circuit
             except SlotTaken:
-                if has_wish:
+                if has_requested_slot:
                     raise
         raise SlotTaken("Other circuits are faster: no free slot could be taken.")
 
     async def _choose_worker(self, draft: Circuit, tags: dict[str, str]) -> Worker:
         workers = await self.workers.all()
-        suitable = suitable_workers(
+        suitable_ones = suitable_workers(
             workers,
             await self.store.slots(),
             mode=draft.app_mode,
@@ -199,8 +199,8 @@ class CircuitService:
             port=draft.port,
             subdomain=draft.subdomain,
         )
-        if suitable:
-            return suitable[0]
+        if suitable_ones:
+            return suitable_ones[0]
         if not any(worker.nodes for worker in workers):
             raise WorkerSilent
         raise Unavailable(f"No worker has a free slot for this {draft.app_mode} app over {draft.protocol}.")
@@ -210,9 +210,9 @@ class CircuitService:
             return {"port": None, "subdomain": draft.subdomain or random_name()}
         if draft.port is not None:
             return {"port": draft.port, "subdomain": None}
-        used = (await self.store.slots(worker.id)).get(worker.id, ())
-        resting = await self.store.resting_ports(worker.id, self.clock.now(), draft.user_id)
-        return {"port": choose_port(worker, used, resting | broken_ports), "subdomain": None}
+        used_slots = (await self.store.slots(worker.id)).get(worker.id, ())
+        resting_ports = await self.store.resting_ports(worker.id, self.clock.now(), draft.user_id)
+        return {"port": choose_port(worker, used_slots, resting_ports | broken_ports), "subdomain": None}
 
     async def get(self, circuit_id: UUID) -> StoredCircuit:
         """Returns a circuit. Raises NoSuchObject."""
@@ -221,30 +221,30 @@ class CircuitService:
             raise NoSuchObject("circuit")
         return stored
 
-    async def remove(self, ids: Sequence[UUID]) -> Sequence[UUID]:
+    async def remove(self, circuit_ids: Sequence[UUID]) -> Sequence[UUID]:
         """Removes circuits at the coordinator and at workers, and returns the circuits that existed."""
         now = self.clock.now()
         rest_until = now + timedelta(seconds=self.limits.rest_s)
-        removed = await self.store.remove(ids, now=now, rest_until=rest_until)
+        removed_ids = await self.store.remove(circuit_ids, now=now, rest_until=rest_until)
         self.links.wake()
-        return removed
+        return removed_ids
 
     async def remove_sessions(self, session_ids: Sequence[UUID]) -> int:
         """Removes the circuits and set-ups of the apps of sessions; returns how many circuits there were."""
         await self.store.remove_setups(session_ids)
         return len(await self.remove(await self.store.ids_of_sessions(session_ids)))
 
-    async def tidy(self) -> None:
+    async def remove_unneeded(self) -> None:
         """Removes circuits that were unused for long or whose worker lost their slot, and deletes expired records."""
         now = self.clock.now()
-        ids = list(await self.store.misplaced())
+        unneeded_ids = list(await self.store.circuits_without_slot())
         if self.limits.circuit_s > 0:
-            ids += await self.store.unused_since(now - timedelta(seconds=self.limits.circuit_s))
-        await self.remove(ids)
+            unneeded_ids += await self.store.unused_since(now - timedelta(seconds=self.limits.circuit_s))
+        await self.remove(unneeded_ids)
         await self.store.purge(now)
 
 
-def _checked(request: AppRequest, client: str) -> AppRequest:
+def _check_app_request(request: AppRequest, client: str) -> AppRequest:
     """Returns an app request in canonical form.
 
     A TCP app has no credentials, so it serves the address that asks for it, unless others are named (serving anchors
@@ -262,7 +262,7 @@ def _checked(request: AppRequest, client: str) -> AppRequest:
 
 
 def _circuit_of(setup: Setup, request: AppRequest, now: str) -> Circuit:
-    nobody = UUID(int=0)
+    placeholder_id = UUID(int=0)
     route = RouteInfo(
         session_id=setup.session_id,
         kernel_host=setup.kernel_host,
@@ -271,10 +271,10 @@ def _circuit_of(setup: Setup, request: AppRequest, now: str) -> Circuit:
         gateway=setup.gateway,
     )
     return Circuit(
-        id=nobody,
+        id=placeholder_id,
         app=request.app,
         protocol=request.protocol,
-        worker=nobody,
+        worker=placeholder_id,
         app_mode=AppMode.INTERACTIVE,
         frontend_mode=FrontendMode.PORT,
         envs=dict(request.envs or {}),
@@ -291,9 +291,9 @@ def _circuit_of(setup: Setup, request: AppRequest, now: str) -> Circuit:
     )
 
 
-def _merged(existing: Circuit, requested: Circuit) -> Circuit:
+def _merge_circuits(existing: Circuit, requested: Circuit) -> Circuit:
     """Returns an existing circuit with the route and the rules of a new request added."""
-    changed = replace(
+    merged_circuit = replace(
         existing,
         envs=requested.envs,
         arguments=requested.arguments,
@@ -301,4 +301,4 @@ def _merged(existing: Circuit, requested: Circuit) -> Circuit:
         allowed_client_ips=requested.allowed_client_ips,
         route_info=requested.route_info,
     )
-    return existing if changed == existing else replace(changed, updated_at=requested.updated_at)
+    return existing if merged_circuit == existing else replace(merged_circuit, updated_at=requested.updated_at)

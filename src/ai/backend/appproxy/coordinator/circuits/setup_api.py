@@ -30,7 +30,7 @@ _MAX_BODY_BYTES = 65_536
 
 @dataclass(slots=True)
 class SetupApi:
-    """Routes of set-ups. ``public_url`` is where browsers reach the coordinator; None: as they do now."""
+    """Routes of set-ups. ``public_url`` is where browsers reach the coordinator; None: the address of their request."""
 
     circuits: CircuitService
     public_url: str | None
@@ -75,13 +75,13 @@ class SetupApi:
         return _redirect(admission.url)
 
     def _auth_url(self, call: Call[Any, AddQuery], token: str, session_id: UUID) -> str:
-        fields = msgspec.to_builtins(call.query)
-        parameters = {name: value for name, value in fields.items() if value not in (None, False, {})}
+        query_fields = msgspec.to_builtins(call.query)
+        parameters = {name: value for name, value in query_fields.items() if value not in (None, False, {})}
         if isinstance(parameters.get("envs"), dict):
             parameters["envs"] = msgspec.json.encode(parameters["envs"]).decode()
         parameters = {name: "true" if value is True else value for name, value in parameters.items()}
-        base = self.public_url or f"{call.request.scheme}://{call.request.host}"
-        return f"{base}/v2/proxy/auth?{urlencode({**parameters, 'token': token, 'session_id': str(session_id)})}"
+        base_url = self.public_url or f"{call.request.scheme}://{call.request.host}"
+        return f"{base_url}/v2/proxy/auth?{urlencode({**parameters, 'token': token, 'session_id': str(session_id)})}"
 
 
 def _redirect(url: str) -> web.Response:

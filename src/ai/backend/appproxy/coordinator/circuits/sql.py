@@ -33,8 +33,8 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
 
     async def add(self, circuit: Circuit, now: datetime) -> None:
         def work(s: Connection) -> None:
-            _check_rest(s, circuit, now)
-            version = _raise_version(s, circuit.worker)
+            _check_reservation(s, circuit, now)
+            version = _increment_version(s, circuit.worker)
             row = {
                 "id": circuit.id,
                 "worker_id": circuit.worker,
@@ -60,7 +60,7 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
 
     async def replace(self, circuit: Circuit) -> None:
         def work(s: Connection) -> None:
-            version = _raise_version(s, circuit.worker)
+            version = _increment_version(s, circuit.worker)
             values = {"document": circuit, "version": version, "failure": None}
             if s.execute(update(circuits).where(_COLUMNS.id == circuit.id).values(values)).rowcount == 0:
                 raise NoSuchObject("circuit")
@@ -73,10 +73,10 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         def work(s: Connection) -> Sequence[UUID]:
             rows = s.execute(select(circuits).where(_COLUMNS.id.in_(ids))).all()
             for row in rows:
-                _rest(s, row, rest_until)
+                _reserve_slot(s, row, rest_until)
             s.execute(delete(circuits).where(_COLUMNS.id.in_([row.id for row in rows])))
             for worker_id in sorted({row.worker_id for row in rows}):
-                _raise_version(s, worker_id)
+                _increment_version(s, worker_id)
             return [row.id for row in rows]
 
         return await self._db.run_write(work) if ids else []
@@ -88,58 +88,64 @@ class SqlCircuitStore(SqlLinks, SqlSetups):
         return _first(await self._db.fetch(_STORED.where(_COLUMNS.endpoint_id == endpoint_id)))
 
     async def of_session(self, session_id: UUID, app: str) -> Sequence[StoredCircuit]:
-        own = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id == session_id)
-        rows = await self._db.fetch(_STORED.where(_COLUMNS.id.in_(own), _COLUMNS.app == app, _IS_INTERACTIVE))
-        return [_stored(row) for row in rows]
+        circuit_ids_query = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id == session_id)
+        rows = await self._db.fetch(
+            _STORED.where(_COLUMNS.id.in_(circuit_ids_query), _COLUMNS.app == app, _IS_INTERACTIVE)
+        )
+        return [_stored_circuit(row) for row in rows]
 
     async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
-        links = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id.in_(session_ids))
-        rows = await self._db.fetch(select(_COLUMNS.id).where(_COLUMNS.id.in_(links), _IS_INTERACTIVE))
+        circuit_ids_query = select(circuit_sessions.c.circuit_id).where(circuit_sessions.c.session_id.in_(session_ids))
+        rows = await self._db.fetch(select(_COLUMNS.id).where(_COLUMNS.id.in_(circuit_ids_query), _IS_INTERACTIVE))
         return [row.id for row in rows]
 
     async def sessions(self) -> Sequence[UUID]:
-        linked = (
+        session_ids_query = (
             select(circuit_sessions.c.session_id)
             .join(circuits, _COLUMNS.id == circuit_sessions.c.circuit_id)
             .where(_IS_INTERACTIVE)
         )
-        rows = await self._db.fetch(linked.union(select(setups.c.session_id)))
+        rows = await self._db.fetch(session_ids_query.union(select(setups.c.session_id)))
         return [row.session_id for row in rows]
 
     async def unused_since(self, moment: datetime) -> Sequence[UUID]:
         rows = await self._db.fetch(select(_COLUMNS.id).where(_IS_INTERACTIVE, _COLUMNS.last_used < moment))
         return [row.id for row in rows]
 
-    async def misplaced(self) -> Sequence[UUID]:
-        outside = or_(
+    async def circuits_without_slot(self) -> Sequence[UUID]:
+        is_slot_missing = or_(
             and_(_COLUMNS.port.is_(None), workers.c.frontend_mode == FrontendMode.PORT),
             and_(_COLUMNS.subdomain.is_(None), workers.c.frontend_mode == FrontendMode.WILDCARD),
             _COLUMNS.port < workers.c.low_port,
             _COLUMNS.port > workers.c.high_port,
         )
-        query = select(_COLUMNS.id).join(workers, workers.c.id == _COLUMNS.worker_id).where(outside)
+        query = select(_COLUMNS.id).join(workers, workers.c.id == _COLUMNS.worker_id).where(is_slot_missing)
         return [row.id for row in await self._db.fetch(query)]
 
     async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:
         query = select(_COLUMNS.worker_id, _COLUMNS.port, _COLUMNS.subdomain, _COLUMNS.id)
         if worker_id is not None:
             query = query.where(_COLUMNS.worker_id == worker_id)
-        used: dict[UUID, list[Slot]] = defaultdict(list)
+        slots_of_worker: dict[UUID, list[Slot]] = defaultdict(list)
         for row in await self._db.fetch(query.order_by(_COLUMNS.port, _COLUMNS.subdomain)):
-            mode = FrontendMode.WILDCARD if row.port is None else FrontendMode.PORT
-            slot = Slot(frontend_mode=mode, in_use=True, port=row.port, subdomain=row.subdomain, circuit_id=row.id)
-            used[row.worker_id].append(slot)
-        return used
+            frontend_mode = FrontendMode.WILDCARD if row.port is None else FrontendMode.PORT
+            slot = Slot(
+                frontend_mode=frontend_mode, in_use=True, port=row.port, subdomain=row.subdomain, circuit_id=row.id
+            )
+            slots_of_worker[row.worker_id].append(slot)
+        return slots_of_worker
 
     async def resting_ports(self, worker_id: UUID, now: datetime, user_id: UUID | None) -> frozenset[int]:
-        rests = resting_slots.c
-        query = select(rests.slot).where(
-            rests.worker_id == worker_id, rests.until > now, or_(rests.user_id.is_(None), rests.user_id != user_id)
+        rest_columns = resting_slots.c
+        query = select(rest_columns.slot).where(
+            rest_columns.worker_id == worker_id,
+            rest_columns.until > now,
+            or_(rest_columns.user_id.is_(None), rest_columns.user_id != user_id),
         )
         return frozenset(int(row.slot) for row in await self._db.fetch(query))
 
 
-def _raise_version(s: Connection, worker_id: UUID) -> int:
+def _increment_version(s: Connection, worker_id: UUID) -> int:
     is_worker = workers.c.id == worker_id
     if s.execute(update(workers).where(is_worker).values(version=workers.c.version + 1)).rowcount == 0:
         raise NoSuchObject("worker")
@@ -157,20 +163,20 @@ def _slot_of(circuit: Circuit | Row[Any]) -> str:
     return str(circuit.port) if circuit.port is not None else str(circuit.subdomain)
 
 
-def _check_rest(s: Connection, circuit: Circuit, now: datetime) -> None:
+def _check_reservation(s: Connection, circuit: Circuit, now: datetime) -> None:
     """Raises SlotTaken if a slot is reserved for another user's past circuit. A subdomain name is reserved for ever."""
-    rests = resting_slots.c
-    is_slot = (rests.worker_id == circuit.worker) & (rests.slot == _slot_of(circuit))
-    rest = s.execute(select(rests.user_id, rests.until).where(is_slot)).one_or_none()
-    if rest is None:
+    rest_columns = resting_slots.c
+    is_slot = (rest_columns.worker_id == circuit.worker) & (rest_columns.slot == _slot_of(circuit))
+    rest_row = s.execute(select(rest_columns.user_id, rest_columns.until).where(is_slot)).one_or_none()
+    if rest_row is None:
         return
-    is_over = rest.until is not None and rest.until <= now
-    if not is_over and (rest.user_id is None or rest.user_id != circuit.user_id):
+    is_over = rest_row.until is not None and rest_row.until <= now
+    if not is_over and (rest_row.user_id is None or rest_row.user_id != circuit.user_id):
         raise SlotTaken
     s.execute(delete(resting_slots).where(is_slot))
 
 
-def _rest(s: Connection, row: Row[Any], until: datetime) -> None:
+def _reserve_slot(s: Connection, row: Row[Any], until: datetime) -> None:
     values = {
         "worker_id": row.worker_id,
         "slot": _slot_of(row),
@@ -182,7 +188,7 @@ def _rest(s: Connection, row: Row[Any], until: datetime) -> None:
     s.execute(insert(resting_slots), values)
 
 
-def _stored(row: Any) -> StoredCircuit:
+def _stored_circuit(row: Any) -> StoredCircuit:
     return StoredCircuit(
         circuit=row.document,
         version=row.version,
@@ -193,4 +199,4 @@ def _stored(row: Any) -> StoredCircuit:
 
 
 def _first(rows: Iterable[Any]) -> StoredCircuit | None:
-    return next((_stored(row) for row in rows), None)
+    return next((_stored_circuit(row) for row in rows), None)

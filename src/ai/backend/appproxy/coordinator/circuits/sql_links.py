@@ -53,16 +53,18 @@ class SqlLinks:
         return (await self.changes(worker_id, -1))[2]
 
     async def changes(self, worker_id: UUID, since: int) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
-        is_own = _CIRCUITS.worker_id == worker_id
+        is_of_worker = _CIRCUITS.worker_id == worker_id
 
         def work(s: Connection) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
             # The version first: what changes in between comes again with the next one.
             version = s.execute(select(workers.c.version).where(workers.c.id == worker_id)).scalar_one_or_none()
             if version is None:
                 raise NoSuchObject("worker")
-            ids = s.execute(select(_CIRCUITS.id).where(is_own)).scalars().all()
-            changed = s.execute(select(_CIRCUITS.document).where(is_own, _CIRCUITS.version > since)).scalars().all()
-            return version, ids, changed
+            circuit_ids = s.execute(select(_CIRCUITS.id).where(is_of_worker)).scalars().all()
+            changed_circuits = (
+                s.execute(select(_CIRCUITS.document).where(is_of_worker, _CIRCUITS.version > since)).scalars().all()
+            )
+            return version, circuit_ids, changed_circuits
 
         return await self._db.run_read(work)
 
@@ -98,44 +100,48 @@ class SqlLinks:
                     _NODE_COLUMNS.worker_id == row.worker_id, _NODE_COLUMNS.seen_at >= alive_since
                 )
             ).all()
-            acked = [node.acked for node in nodes if node.is_linked]
+            acked_versions = [node.acked for node in nodes if node.is_linked]
             return Delivery(
-                worker_id=row.worker_id, version=row.version, acked=acked, nodes=len(nodes), failure=row.failure
+                worker_id=row.worker_id,
+                version=row.version,
+                acked=acked_versions,
+                nodes=len(nodes),
+                failure=row.failure,
             )
 
         return await self._db.run_read(work)
 
     async def loads(self, alive_since: datetime) -> EndpointLoads:
         def work(s: Connection) -> EndpointLoads:
-            endpoints = s.execute(
+            endpoint_rows = s.execute(
                 select(
                     *(_CIRCUITS.id, _CIRCUITS.endpoint_id),
                     *(_CIRCUITS.requests, _CIRCUITS.tokens, _CIRCUITS.last_used),
                 ).where(_CIRCUITS.app_mode == AppMode.INFERENCE, _CIRCUITS.endpoint_id.is_not(None))
             ).all()
             is_node = and_(_NODE_COLUMNS.worker_id == _LOADS.worker_id, _NODE_COLUMNS.node == _LOADS.node)
-            parts = s.execute(
+            load_rows = s.execute(
                 select(endpoint_loads, _NODE_COLUMNS.is_linked, _NODE_COLUMNS.seen_at).join(worker_nodes, is_node)
             ).all()
-            queued: defaultdict[UUID, int] = defaultdict(int)
-            in_flight: defaultdict[UUID, defaultdict[UUID, int]] = defaultdict(lambda: defaultdict(int))
-            for part in parts:
-                if part.is_linked and part.seen_at >= alive_since:
-                    queued[part.circuit_id] += part.queued
-                    for session_id, number in part.in_flight.items():
-                        in_flight[part.circuit_id][session_id] += number
+            queued_requests: defaultdict[UUID, int] = defaultdict(int)
+            open_requests: defaultdict[UUID, defaultdict[UUID, int]] = defaultdict(lambda: defaultdict(int))
+            for load_row in load_rows:
+                if load_row.is_linked and load_row.seen_at >= alive_since:
+                    queued_requests[load_row.circuit_id] += load_row.queued
+                    for session_id, request_count in load_row.in_flight.items():
+                        open_requests[load_row.circuit_id][session_id] += request_count
             loads = [
                 EndpointLoad(
                     endpoint_id=row.endpoint_id,
-                    queued=queued[row.id],
-                    in_flight=dict(in_flight[row.id]),
+                    queued=queued_requests[row.id],
+                    in_flight=dict(open_requests[row.id]),
                     requests=row.requests,
                     tokens=row.tokens,
                     last_used=row.last_used.timestamp(),
                 )
-                for row in endpoints
+                for row in endpoint_rows
             ]
-            return EndpointLoads(version=sum(part.wakes for part in parts), loads=loads)
+            return EndpointLoads(version=sum(load_row.wakes for load_row in load_rows), loads=loads)
 
         return await self._db.run_read(work)
 
@@ -148,22 +154,27 @@ class SqlLinks:
         is_node = (_NODE_COLUMNS.worker_id == worker_id) & (_NODE_COLUMNS.node == node)
 
         def work(s: Connection) -> int:
-            is_new = is_node & (_NODE_COLUMNS.sequence < usage.sequence)
-            if s.execute(update(worker_nodes).where(is_new).values(sequence=usage.sequence)).rowcount:
-                own = _endpoints_of(s, worker_id)
-                inference = _own_inference(usage, own | _ended_endpoints_of(s, worker_id, usage))
-                if inference:
-                    s.execute(insert(endpoint_usage), [{"document": each, "created_at": now} for each in inference])
-                for circuit_id, tokens in _tokens_of(inference).items():
-                    if circuit_id in own:
-                        is_own = _CIRCUITS.id == circuit_id
-                        s.execute(update(circuits).where(is_own).values(tokens=_CIRCUITS.tokens + tokens))
+            is_uncounted = is_node & (_NODE_COLUMNS.sequence < usage.sequence)
+            if s.execute(update(worker_nodes).where(is_uncounted).values(sequence=usage.sequence)).rowcount:
+                endpoint_of_circuit = _endpoints_of(s, worker_id)
+                inference_reports = _owned_reports(
+                    usage, endpoint_of_circuit | _ended_endpoints_of(s, worker_id, usage)
+                )
+                if inference_reports:
+                    s.execute(
+                        insert(endpoint_usage),
+                        [{"document": inference_report, "created_at": now} for inference_report in inference_reports],
+                    )
+                for circuit_id, tokens in _tokens_of(inference_reports).items():
+                    if circuit_id in endpoint_of_circuit:
+                        is_counted_circuit = _CIRCUITS.id == circuit_id
+                        s.execute(update(circuits).where(is_counted_circuit).values(tokens=_CIRCUITS.tokens + tokens))
                 for report in usage.circuits:
-                    if report.id in own:
+                    if report.id in endpoint_of_circuit:
                         _put_load(s, worker_id, node, report)
                     is_circuit = (_CIRCUITS.id == report.id) & (_CIRCUITS.worker_id == worker_id)
-                    counted = {"requests": _CIRCUITS.requests + report.requests}
-                    s.execute(update(circuits).where(is_circuit).values(counted))
+                    new_values = {"requests": _CIRCUITS.requests + report.requests}
+                    s.execute(update(circuits).where(is_circuit).values(new_values))
                     last_used = _last_used(report, usage.time, now)
                     s.execute(
                         update(circuits).where(is_circuit, _CIRCUITS.last_used < last_used).values(last_used=last_used)
@@ -176,50 +187,60 @@ class SqlLinks:
 
 def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
     """Returns the endpoint of each inference circuit of a worker."""
-    is_own = (_CIRCUITS.worker_id == worker_id) & (_CIRCUITS.app_mode == AppMode.INFERENCE)
-    return {row.id: row.endpoint_id for row in s.execute(select(_CIRCUITS.id, _CIRCUITS.endpoint_id).where(is_own))}
+    is_inference_circuit = (_CIRCUITS.worker_id == worker_id) & (_CIRCUITS.app_mode == AppMode.INFERENCE)
+    return {
+        row.id: row.endpoint_id
+        for row in s.execute(select(_CIRCUITS.id, _CIRCUITS.endpoint_id).where(is_inference_circuit))
+    }
 
 
 def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: UsageReport) -> dict[UUID, UUID | None]:
     """Returns the endpoints in a report whose circuits the worker had until recently."""
-    ids = {each.circuit for each in usage.inference}
-    rests = resting_slots.c
-    is_own = (rests.worker_id == worker_id) & rests.circuit_id.in_(ids) & rests.endpoint_id.is_not(None)
-    query = select(rests.circuit_id, rests.endpoint_id).where(is_own)
-    return {row.circuit_id: row.endpoint_id for row in s.execute(query)} if ids else {}
+    circuit_ids = {report.circuit for report in usage.inference}
+    rest_columns = resting_slots.c
+    is_ended_circuit = (
+        (rest_columns.worker_id == worker_id)
+        & rest_columns.circuit_id.in_(circuit_ids)
+        & rest_columns.endpoint_id.is_not(None)
+    )
+    query = select(rest_columns.circuit_id, rest_columns.endpoint_id).where(is_ended_circuit)
+    return {row.circuit_id: row.endpoint_id for row in s.execute(query)} if circuit_ids else {}
 
 
-def _own_inference(usage: UsageReport, own: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
+def _owned_reports(usage: UsageReport, endpoint_of_circuit: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
     """Returns the usage reports about circuits of the reporting worker, with the endpoint of each circuit.
 
     Reports about other circuits are dropped, because they would be charged to other owners.
     """
-    strange = sum(each.circuit not in own or each.endpoint not in (None, own[each.circuit]) for each in usage.inference)
-    if strange:
-        log.warning("%d reports about circuits of others, or ones that have long ended, are not counted", strange)
+    unowned_count = sum(
+        report.circuit not in endpoint_of_circuit or report.endpoint not in (None, endpoint_of_circuit[report.circuit])
+        for report in usage.inference
+    )
+    if unowned_count:
+        log.warning("%d reports about circuits of others, or ones that have long ended, are not counted", unowned_count)
     return [
-        replace(each, endpoint=own[each.circuit])
-        for each in usage.inference
-        if each.circuit in own and each.endpoint in (None, own[each.circuit])
+        replace(report, endpoint=endpoint_of_circuit[report.circuit])
+        for report in usage.inference
+        if report.circuit in endpoint_of_circuit and report.endpoint in (None, endpoint_of_circuit[report.circuit])
     ]
 
 
-def _tokens_of(inference: Sequence[InferenceUsage]) -> dict[UUID, int]:
+def _tokens_of(reports: Sequence[InferenceUsage]) -> dict[UUID, int]:
     """Returns the number of prompt and response tokens in the reports, by circuit."""
     tokens: defaultdict[UUID, int] = defaultdict(int)
-    for each in inference:
-        tokens[each.circuit] += each.prompt_tokens + each.output_tokens
-    return {circuit_id: number for circuit_id, number in tokens.items() if number}
+    for report in reports:
+        tokens[report.circuit] += report.prompt_tokens + report.output_tokens
+    return {circuit_id: token_count for circuit_id, token_count in tokens.items() if token_count}
 
 
 def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -> None:
     """Stores the load of an endpoint at one node, and adds the number of times that requests began to wait."""
-    key = and_(_LOADS.worker_id == worker_id, _LOADS.node == node, _LOADS.circuit_id == report.id)
-    values = {"queued": report.queued, "in_flight": dict(report.in_flight)}
-    grown = {**values, "wakes": _LOADS.wakes + report.waits}
-    if s.execute(update(endpoint_loads).where(key).values(grown)).rowcount == 0:
-        names = {"worker_id": worker_id, "node": node, "circuit_id": report.id}
-        s.execute(insert(endpoint_loads), {**names, **values, "wakes": report.waits})
+    is_load = and_(_LOADS.worker_id == worker_id, _LOADS.node == node, _LOADS.circuit_id == report.id)
+    load_values = {"queued": report.queued, "in_flight": dict(report.in_flight)}
+    updated_values = {**load_values, "wakes": _LOADS.wakes + report.waits}
+    if s.execute(update(endpoint_loads).where(is_load).values(updated_values)).rowcount == 0:
+        key_values = {"worker_id": worker_id, "node": node, "circuit_id": report.id}
+        s.execute(insert(endpoint_loads), {**key_values, **load_values, "wakes": report.waits})
 
 
 def _last_used(report: CircuitUsage, sent_at: float, now: datetime) -> datetime:

@@ -22,7 +22,7 @@ class CircuitStore(Protocol):
         """Changes a circuit. The circuit keeps its slot. Raises NoSuchObject."""
 
     async def remove(self, ids: Sequence[UUID], *, now: datetime, rest_until: datetime) -> Sequence[UUID]:
-        """Removes circuits and returns those that existed. Their ports rest until then; names of owners stay theirs."""
+        """Removes circuits and returns those that existed. Ports rest until then; owners keep their subdomain names."""
 
     async def circuit(self, circuit_id: UUID) -> StoredCircuit | None: ...
     async def of_endpoint(self, endpoint_id: UUID) -> StoredCircuit | None: ...
@@ -45,7 +45,7 @@ class CircuitStore(Protocol):
     async def unused_since(self, moment: datetime) -> Sequence[UUID]:
         """Returns the interactive circuits that were used last before a moment."""
 
-    async def misplaced(self) -> Sequence[UUID]:
+    async def circuits_without_slot(self) -> Sequence[UUID]:
         """Returns the circuits whose worker no longer has their slot."""
 
     async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:

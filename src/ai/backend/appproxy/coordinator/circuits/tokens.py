@@ -58,7 +58,7 @@ class TokenIssuer:
             jti=secrets.token_urlsafe(_ID_BYTES),
             exp=int(time.time()) + SETUP_CODE_S,
         )
-        return _signed(claims, self._setup_key)
+        return _sign(claims, self._setup_key)
 
     def endpoint_token(
         self,
@@ -76,9 +76,9 @@ class TokenIssuer:
             jti=secrets.token_urlsafe(_ID_BYTES),
             exp=int(expires_at.timestamp()),
         )
-        return _signed(claims, self._inference_key)
+        return _sign(claims, self._inference_key)
 
 
-def _signed(claims: msgspec.Struct, key: bytes) -> str:
+def _sign(claims: msgspec.Struct, key: bytes) -> str:
     payload = {name: value for name, value in msgspec.to_builtins(claims).items() if value is not None}
     return jwt.encode(payload, key, algorithm=_ALGORITHM, headers={"kid": key_id(key)})

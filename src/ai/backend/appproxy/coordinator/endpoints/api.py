@@ -32,18 +32,18 @@ class EndpointsApi:
     @route("POST", "/v2/endpoints/{endpoint_id}", body=EndpointBody, repeatable=True)
     async def put(self, call: Call[EndpointBody]) -> EndpointReply:
         """Creates an endpoint, or changes its routes."""
-        return EndpointReply(endpoint=await self.endpoints.put(_request_of(await self._id(call), call.body)))
+        return EndpointReply(endpoint=await self.endpoints.put(_request_of(await self._endpoint_id(call), call.body)))
 
     @route("DELETE", "/v2/endpoints/{endpoint_id}")
     async def remove(self, call: Call) -> Success:
         """Removes an endpoint."""
-        await self.endpoints.remove(await self._id(call))
+        await self.endpoints.remove(await self._endpoint_id(call))
         return Success()
 
     @route("POST", "/v2/endpoints/{endpoint_id}/token", body=EndpointTokenBody)
     async def token(self, call: Call[EndpointTokenBody]) -> Token:
         """Returns a token by which the endpoint is called."""
-        endpoint_id = await self._id(call)
+        endpoint_id = await self._endpoint_id(call)
         body = call.body
         endpoint_ids = list(dict.fromkeys((endpoint_id, *body.endpoints)))
         return Token(token=await self.endpoints.token(endpoint_ids, body.user_uuid, body.exp, body.limits))
@@ -58,11 +58,11 @@ class EndpointsApi:
         """Returns the use of replicas by token and minute, from the report after ``after`` on."""
         return UsageRows(rows=list(await self.endpoints.circuits.store.usage(call.query.after, call.query.limit)))
 
-    async def _id(self, call: Call[EndpointBody] | Call[EndpointTokenBody] | Call) -> UUID:
+    async def _endpoint_id(self, call: Call[EndpointBody] | Call[EndpointTokenBody] | Call) -> UUID:
         """Returns the id of the path. Raises NoSuchObject; NotForInteractive if it is the circuit of an app."""
         endpoint_id = id_of(call.params["endpoint_id"], "endpoint")
-        stored = await self.endpoints.circuits.store.circuit(endpoint_id)
-        if stored is not None and stored.circuit.app_mode is AppMode.INTERACTIVE:
+        stored_circuit = await self.endpoints.circuits.store.circuit(endpoint_id)
+        if stored_circuit is not None and stored_circuit.circuit.app_mode is AppMode.INTERACTIVE:
             raise NotForInteractive
         return endpoint_id
 
@@ -82,16 +82,16 @@ def _request_of(endpoint_id: UUID, body: EndpointBody) -> EndpointRequest:
     }
     routes = [
         RouteInfo(
-            session_id=each.session_id,
-            kernel_host=each.kernel_host,
-            kernel_port=each.kernel_port,
-            protocol=each.protocol,
-            traffic_ratio=each.traffic_ratio,
-            gateway=each.gateway,
-            revision=each.revision,
+            session_id=replica.session_id,
+            kernel_host=replica.kernel_host,
+            kernel_port=replica.kernel_port,
+            protocol=replica.protocol,
+            traffic_ratio=replica.traffic_ratio,
+            gateway=replica.gateway,
+            revision=replica.revision,
         )
         for replicas in body.apps.values()
-        for each in replicas
+        for replica in replicas
     ]
     return EndpointRequest(
         id=endpoint_id,

@@ -54,25 +54,25 @@ class EndpointService:
 
         Raises InvalidInput: routes of several protocols. SlotTaken: the wanted port or name. Unavailable.
         """
-        protocols = {each.protocol for each in request.routes} or {ProxyProtocol.HTTP}
+        protocols = {route.protocol for route in request.routes} or {ProxyProtocol.HTTP}
         if len(protocols) > 1:
             raise InvalidInput("apps: the routes of an endpoint have one protocol", data={"apps": "several protocols"})
-        stored = await self.circuits.store.of_endpoint(request.id)
+        stored_circuit = await self.circuits.store.of_endpoint(request.id)
         now = self.circuits.clock.now().isoformat()
-        if stored is None:
+        if stored_circuit is None:
             circuit = await self.circuits.open(_circuit_of(request, protocols.pop(), now), request.tags)
         else:
             circuit = replace(
-                stored.circuit,
-                protocol=protocols.pop() if request.routes else stored.circuit.protocol,
+                stored_circuit.circuit,
+                protocol=protocols.pop() if request.routes else stored_circuit.circuit.protocol,
                 route_info=list(request.routes),
-                session_ids=[each.session_id for each in request.routes],
+                session_ids=[route.session_id for route in request.routes],
                 open_to_public=request.open_to_public,
                 serving=request.serving,
                 updated_at=now,
             )
             await self.circuits.store.replace(circuit)
-            await self.circuits.links.delivered(circuit.id)
+            await self.circuits.links.wait_delivered(circuit.id)
         worker = await self.circuits.workers.get(circuit.worker)
         return worker.url_of(circuit.port, circuit.subdomain)
 
@@ -94,22 +94,22 @@ class EndpointService:
         return self.circuits.tokens.endpoint_token(endpoint_ids, user_id, expires_at, limits)
 
     async def _circuit(self, endpoint_id: UUID) -> Circuit:
-        stored = await self.circuits.store.of_endpoint(endpoint_id)
-        if stored is None:
+        stored_circuit = await self.circuits.store.of_endpoint(endpoint_id)
+        if stored_circuit is None:
             raise NoSuchObject("endpoint")
-        return stored.circuit
+        return stored_circuit.circuit
 
 
 def _circuit_of(request: EndpointRequest, protocol: ProxyProtocol, now: str) -> Circuit:
-    nobody = UUID(int=0)
+    placeholder_id = UUID(int=0)
     port, subdomain = request.port, request.subdomain
     if port is None and subdomain is None and request.existing_url:
         port = _port_of(request.existing_url)
     return Circuit(
-        id=nobody,
+        id=placeholder_id,
         app="",
         protocol=protocol,
-        worker=nobody,
+        worker=placeholder_id,
         app_mode=AppMode.INFERENCE,
         frontend_mode=FrontendMode.PORT,
         open_to_public=request.open_to_public,
@@ -118,7 +118,7 @@ def _circuit_of(request: EndpointRequest, protocol: ProxyProtocol, now: str) -> 
         user_id=request.user_id,
         endpoint_id=request.id,
         route_info=list(request.routes),
-        session_ids=[each.session_id for each in request.routes],
+        session_ids=[route.session_id for route in request.routes],
         serving=request.serving,
         created_at=now,
         updated_at=now,

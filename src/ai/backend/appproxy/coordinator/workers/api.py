@@ -43,8 +43,8 @@ class WorkersApi:
         certificate = None
         if call.body.certificate_request is not None:
             certificate = await self.authority.sign(call.body.certificate_request)
-        own = await self.authority.certificate() if certificate is not None else None
-        return replace(info, certificate=certificate, authority_certificate=own)
+        own_certificate = await self.authority.certificate() if certificate is not None else None
+        return replace(info, certificate=certificate, authority_certificate=own_certificate)
 
     @route("GET", "/api/worker/{worker_id}")
     async def get(self, call: Call) -> WorkerInfo:
@@ -82,11 +82,11 @@ class WorkersApi:
 def _slots(worker: WorkerInfo, *, in_use: bool) -> list[Slot]:
     if in_use or worker.port_range is None:
         return worker.slots
-    used = {slot.port: slot for slot in worker.slots}
+    used_slots = {slot.port: slot for slot in worker.slots}
     ports = range(worker.port_range[0], worker.port_range[1] + 1)
     return [
-        used.get(port) or Slot(frontend_mode=FrontendMode.PORT, in_use=False, port=port)
-        for port in sorted({*ports, *(port for port in used if port is not None)})
+        used_slots.get(port) or Slot(frontend_mode=FrontendMode.PORT, in_use=False, port=port)
+        for port in sorted({*ports, *(port for port in used_slots if port is not None)})
     ]
 
 

@@ -42,8 +42,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the number of the worker's slots. -1 means that the number is not limited."""
         if self.port_range is None:
             return -1
-        low, high = self.port_range
-        return high - low + 1
+        first_port, last_port = self.port_range
+        return last_port - first_port + 1
 
     def has_slot(self, port: int | None, subdomain: str | None) -> bool:
         """Returns True if the worker, as it is registered now, can serve a slot."""
@@ -57,9 +57,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         if port is not None:
             host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
             return f"{scheme}://{host}:{port}"
-        suffix = "" if self.wildcard_port in (None, _USUAL_PORTS[scheme]) else f":{self.wildcard_port}"
-        return f"{scheme}://{subdomain}{self.wildcard_domain}{suffix}"
+        port_suffix = "" if self.wildcard_port in (None, _USUAL_PORTS[scheme]) else f":{self.wildcard_port}"
+        return f"{scheme}://{subdomain}{self.wildcard_domain}{port_suffix}"
 
     def matches(self, tags: Mapping[str, str]) -> bool:
         """Returns True if one of the worker's app filters matches the tags of an app."""
-        return any(tags.get(each.key) == each.value for each in self.app_filters)
+        return any(tags.get(app_filter.key) == app_filter.value for app_filter in self.app_filters)

@@ -36,8 +36,8 @@ class WorkerService:
 
     async def register(self, registration: WorkerRegistration) -> Worker:
         """Adds a worker, or changes the worker that has the same authority. Raises InvalidInput."""
-        checked = _checked(registration)
-        return await self.store.put(checked, self.clock.now(), self.alive_since())
+        valid_registration = _check_registration(registration)
+        return await self.store.put(valid_registration, self.clock.now(), self.alive_since())
 
     async def touch(self, worker_id: UUID, node: str) -> Worker:
         """Records a heartbeat of a worker's node. Raises NoSuchObject: the worker registers again."""
@@ -61,12 +61,12 @@ class WorkerService:
 
     async def describe(self, worker: Worker) -> WorkerInfo:
         """Returns a worker with its occupied slots."""
-        used = await self.use.slots(worker.id)
-        return info_of(worker, used.get(worker.id, ()))
+        slots_of_worker = await self.use.slots(worker.id)
+        return info_of(worker, slots_of_worker.get(worker.id, ()))
 
     async def describe_all(self) -> list[WorkerInfo]:
-        used = await self.use.slots()
-        return [info_of(worker, used.get(worker.id, ())) for worker in await self.all()]
+        slots_of_worker = await self.use.slots()
+        return [info_of(worker, slots_of_worker.get(worker.id, ())) for worker in await self.all()]
 
 
 def id_of(text: str, noun: str) -> UUID:
@@ -77,7 +77,7 @@ def id_of(text: str, noun: str) -> UUID:
         raise NoSuchObject(noun) from None
 
 
-def info_of(worker: Worker, used: Sequence[Slot]) -> WorkerInfo:
+def info_of(worker: Worker, used_slots: Sequence[Slot]) -> WorkerInfo:
     return WorkerInfo(
         authority=worker.authority,
         frontend_mode=worker.frontend_mode,
@@ -93,20 +93,20 @@ def info_of(worker: Worker, used: Sequence[Slot]) -> WorkerInfo:
         created_at=worker.created_at.isoformat(),
         updated_at=worker.updated_at.isoformat(),
         available_slots=worker.capacity,
-        occupied_slots=len(used),
+        occupied_slots=len(used_slots),
         nodes=worker.nodes,
-        slots=list(used),
+        slots=list(used_slots),
     )
 
 
-def _checked(registration: WorkerRegistration) -> WorkerRegistration:
+def _check_registration(registration: WorkerRegistration) -> WorkerRegistration:
     """Returns a registration that has only the fields of its frontend mode. Raises InvalidInput."""
     problems: dict[str, str] = {}
     if _HOST_PATTERN.fullmatch(registration.hostname) is None:
         problems["hostname"] = "not a host name or address"
     if registration.frontend_mode is FrontendMode.PORT:
-        low, high = registration.port_range or (1, 0)
-        if low > high:
+        first_port, last_port = registration.port_range or (1, 0)
+        if first_port > last_port:
             problems["port_range"] = "a port frontend needs [first, last]"
         registration = replace(registration, wildcard_domain=None, wildcard_port=None)
     else:
@@ -114,7 +114,7 @@ def _checked(registration: WorkerRegistration) -> WorkerRegistration:
             problems["wildcard_domain"] = "a wildcard frontend needs a domain in lower case that begins with a dot"
         registration = replace(registration, port_range=None)
     if problems:
-        raise InvalidInput("; ".join(f"{name}: {text}" for name, text in problems.items()), data=problems)
+        raise InvalidInput("; ".join(f"{name}: {problem}" for name, problem in problems.items()), data=problems)
     return registration
 
 

@@ -28,15 +28,15 @@ class SqlWorkerStore:
         self._db = database
 
     async def put(self, registration: WorkerRegistration, now: datetime, alive_since: datetime) -> Worker:
-        low, high = registration.port_range or (None, None)
+        first_port, last_port = registration.port_range or (None, None)
         values: dict[str, Any] = {
             "frontend_mode": registration.frontend_mode,
             "protocol": registration.protocol,
             "hostname": registration.hostname,
             "use_tls": registration.use_tls,
             "api_port": registration.api_port,
-            "low_port": low,
-            "high_port": high,
+            "low_port": first_port,
+            "high_port": last_port,
             "wildcard_domain": registration.wildcard_domain,
             "wildcard_port": registration.wildcard_port,
             "filtered_apps_only": registration.filtered_apps_only,
@@ -48,11 +48,11 @@ class SqlWorkerStore:
 
         def work(s: Connection) -> Worker:
             if s.execute(update(workers).where(has_authority).values(values)).rowcount == 0:
-                identity = {"id": uuid4(), "authority": registration.authority, "created_at": now, "version": 0}
-                s.execute(insert(workers), {**values, **identity})
+                new_values = {"id": uuid4(), "authority": registration.authority, "created_at": now, "version": 0}
+                s.execute(insert(workers), {**values, **new_values})
             worker_id = s.execute(select(workers.c.id).where(has_authority)).scalar_one()
             _touch(s, worker_id, registration.node, now)
-            return _worker(s.execute(_query(alive_since).where(workers.c.id == worker_id)).one())
+            return _worker(s.execute(_worker_query(alive_since).where(workers.c.id == worker_id)).one())
 
         return await self._db.run_write(work)
 
@@ -68,11 +68,11 @@ class SqlWorkerStore:
         return await self._db.execute(delete(workers).where(workers.c.id == worker_id)) > 0
 
     async def worker(self, worker_id: UUID, alive_since: datetime) -> Worker | None:
-        rows = await self._db.fetch(_query(alive_since).where(workers.c.id == worker_id))
+        rows = await self._db.fetch(_worker_query(alive_since).where(workers.c.id == worker_id))
         return _worker(rows[0]) if rows else None
 
     async def workers(self, alive_since: datetime) -> Sequence[Worker]:
-        return [_worker(row) for row in await self._db.fetch(_query(alive_since).order_by(workers.c.authority))]
+        return [_worker(row) for row in await self._db.fetch(_worker_query(alive_since).order_by(workers.c.authority))]
 
 
 class SqlAuthorityStore:
@@ -99,16 +99,18 @@ def _touch(s: Connection, worker_id: UUID, node: str, now: datetime) -> None:
         s.execute(insert(worker_nodes), row)
 
 
-def _query(alive_since: datetime) -> Select[Any]:
-    nodes = (
+def _worker_query(alive_since: datetime) -> Select[Any]:
+    node_count = (
         select(func.count())
         .where(_NODE_COLUMNS.worker_id == workers.c.id, _NODE_COLUMNS.seen_at >= alive_since)
         .scalar_subquery()
     )
-    return select(workers, nodes.label("nodes"))
+    return select(workers, node_count.label("nodes"))
 
 
 def _worker(row: Row[Any]) -> Worker:
     fields = dict(row._mapping)
-    low, high = fields.pop("low_port"), fields.pop("high_port")
-    return Worker(**fields, port_range=(low, high) if low is not None and high is not None else None)
+    first_port, last_port = fields.pop("low_port"), fields.pop("high_port")
+    return Worker(
+        **fields, port_range=(first_port, last_port) if first_port is not None and last_port is not None else None
+    )

@@ -101,9 +101,9 @@ class Gate:
             return False
         return self.admits_address(circuit, address)
 
-    def check(self, circuit: Circuit, request: Request, peer: str) -> Admission | Response:
+    def check(self, circuit: Circuit, request: Request, peer_address: str) -> Admission | Response:
         """Admits a request of the client at ``peer``, or returns the reply that refuses it."""
-        address = self._address(request, peer)
+        address = self._address(request, peer_address)
         if circuit.allowed_client_ips is not None and not self.admits_address(circuit, address):
             return error(403, "This address may not use this app.", as_page=wants_page(request))
         path, _, query = request.target.partition(b"?")
@@ -122,25 +122,25 @@ class Gate:
             return error(405, "Open this address in a browser.", as_page=wants_page(request))
         now = self._clock()
         try:
-            codes = parse_qs(query.decode("ascii", "replace"), max_num_fields=8).get("code", [])
-            target = self._tokens.take_setup_code(codes[0] if len(codes) == 1 else "", circuit, now)
+            code_values = parse_qs(query.decode("ascii", "replace"), max_num_fields=8).get("code", [])
+            redirect_path = self._tokens.take_setup_code(code_values[0] if len(code_values) == 1 else "", circuit, now)
         except (BadToken, ValueError):
             return error(
                 401, "Open the app again: this link is used or expired.", CookieInvalid, as_page=wants_page(request)
             )
-        if not is_local_redirect(target):
-            target = "/"
+        if not is_local_redirect(redirect_path):
+            redirect_path = "/"
         cookie = None
         if circuit.user_id is not None and not circuit.open_to_public:
             permit = self._tokens.issue_permit(circuit.id, circuit.user_id, now)
             cookie = self._cookie(circuit, permit)
-        return redirect(target, cookie)
+        return redirect(redirect_path, cookie)
 
     def _check_permit(self, circuit: Circuit, request: Request, address: str) -> Admission | Response:
-        name = permit_name(circuit.id, is_secure=self._is_secure)
-        permits, cookies = split_cookies(values_of(request.headers, b"cookie"), name)
+        cookie_name = permit_name(circuit.id, is_secure=self._is_secure)
+        permits, other_cookies = split_cookies(values_of(request.headers, b"cookie"), cookie_name)
         if circuit.open_to_public:
-            return Admission(address, cookies)
+            return Admission(address, other_cookies)
         if not permits:
             return error(401, "Open the app from Backend.AI.", CookieMissing, as_page=wants_page(request))
         now = self._clock()
@@ -149,10 +149,10 @@ class Gate:
                 expiry = self._tokens.permit_expiry(permit, circuit.id, circuit.user_id, now)
             except BadToken:
                 continue
-            renewed = None
+            renewed_cookie = None
             if expiry - now < PERMIT_S / 2 and circuit.user_id is not None:
-                renewed = self._cookie(circuit, self._tokens.issue_permit(circuit.id, circuit.user_id, now))
-            return Admission(address, cookies, set_cookie=renewed)
+                renewed_cookie = self._cookie(circuit, self._tokens.issue_permit(circuit.id, circuit.user_id, now))
+            return Admission(address, other_cookies, set_cookie=renewed_cookie)
         return error(401, "Open the app again from Backend.AI.", CookieInvalid, as_page=wants_page(request))
 
     def _check_token(self, circuit: Circuit, request: Request, address: str) -> Admission | Response:
@@ -171,9 +171,9 @@ class Gate:
             return _unauthorized(request, "The token is invalid or expired.", TokenMismatch)
         return Admission(address, cookies, hidden=_AUTHORIZATION, grant=grant)
 
-    def admit_grant(self, circuit: Circuit, request: Request, peer: str, grant: Grant) -> Admission | Response:
+    def admit_grant(self, circuit: Circuit, request: Request, peer_address: str, grant: Grant) -> Admission | Response:
         """Admits a request at the base URL of all models, to the endpoint of the request's model."""
-        address = self._address(request, peer)
+        address = self._address(request, peer_address)
         if not self.admits_address(circuit, address):
             return error(403, "This address may not use this model.", model_code="forbidden")
         _, cookies = split_cookies(values_of(request.headers, b"cookie"), "")
@@ -181,12 +181,12 @@ class Gate:
             return Admission(address, cookies, hidden=_AUTHORIZATION, grant=grant)
         return self._admit(circuit, request, address, grant, cookies)
 
-    def _address(self, request: Request, peer: str) -> str:
+    def _address(self, request: Request, peer_address: str) -> str:
         """Returns the address of the client, also if the client is behind trusted proxies."""
         if not self._trusted_proxies:
-            return peer
-        hops = values_of(request.headers, b"x-forwarded-for")
-        return client_address(peer, hops, lambda hop: is_within(hop, self._trusted_proxies))
+            return peer_address
+        forwarded_addresses = values_of(request.headers, b"x-forwarded-for")
+        return client_address(peer_address, forwarded_addresses, lambda hop: is_within(hop, self._trusted_proxies))
 
     def read_grant(self, request: Request) -> Grant | Response:
         """Returns the grant of a request's token. Returns a refusing reply if the token is missing or invalid."""

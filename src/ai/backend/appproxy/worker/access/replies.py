@@ -36,14 +36,14 @@ class Response(msgspec.Struct, frozen=True):
     reason: str
 
     def head(self, *, keep_alive: bool) -> bytes:
-        connection = b"" if keep_alive else b"Connection: close\r\n"
-        phrase = HTTPStatus(self.status).phrase.encode()
+        connection_header = b"" if keep_alive else b"Connection: close\r\n"
+        reason_phrase = HTTPStatus(self.status).phrase.encode()
         return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
             self.status,
-            phrase,
+            reason_phrase,
             self.fields,
             len(self.body),
-            connection,
+            connection_header,
         )
 
 
@@ -70,28 +70,33 @@ def error(
         media_type = b"application/problem+json" if model_code is None else b"application/json"
         problem: dict[str, object] = {"type": "about:blank", "title": title, "status": status, "detail": detail}
         if model_code is not None:
-            problem["error"] = {"message": detail, "type": _type_of(status), "param": None, "code": model_code}
+            problem["error"] = {
+                "message": detail,
+                "type": _openai_error_type(status),
+                "param": None,
+                "code": model_code,
+            }
         body = json.dumps({**problem, **({"error_code": code} if code else {})}).encode()
-    lines = b"Content-Type: %b\r\n%b%b" % (media_type, _PAGE_HEADERS, fields)
-    return Response(status, lines, body, code or HTTPStatus(status).name.lower())
+    header_lines = b"Content-Type: %b\r\n%b%b" % (media_type, _PAGE_HEADERS, fields)
+    return Response(status, header_lines, body, code or HTTPStatus(status).name.lower())
 
 
-def _type_of(status: int) -> str:
+def _openai_error_type(status: int) -> str:
     """Returns the error type of OpenAI's interface for an error."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return "rate_limit_error"
     return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
 
 
-def document(value: object) -> Response:
+def json_response(value: object) -> Response:
     """Returns a reply with a value as JSON."""
-    lines = b"Content-Type: application/json\r\n%b" % _PAGE_HEADERS
-    return Response(200, lines, json.dumps(value).encode(), "models")
+    header_lines = b"Content-Type: application/json\r\n%b" % _PAGE_HEADERS
+    return Response(200, header_lines, json.dumps(value).encode(), "models")
 
 
 def redirect(location: str, cookie: str | None) -> Response:
     """Returns the redirect that ends a set-up. ``location`` is a path that was checked."""
-    fields = b"Location: %b\r\n%b" % (location.encode("ascii"), _PAGE_HEADERS)
+    header_lines = b"Location: %b\r\n%b" % (location.encode("ascii"), _PAGE_HEADERS)
     if cookie is not None:
-        fields += b"Set-Cookie: %b\r\n" % cookie.encode("ascii")
-    return Response(303, fields, b"", "setup")
+        header_lines += b"Set-Cookie: %b\r\n" % cookie.encode("ascii")
+    return Response(303, header_lines, b"", "setup")

@@ -74,7 +74,9 @@ class Tokens:
             raise BadToken("the code is for another circuit")
         if not circuit.open_to_public and claims.get("sub") != str(circuit.user_id):
             raise BadToken("the code is for another user")
-        self._used_codes = {used: until for used, until in self._used_codes.items() if until > now}
+        self._used_codes = {
+            used_code: expires_at for used_code, expires_at in self._used_codes.items() if expires_at > now
+        }
         if len(self._used_codes) >= _MAX_USED_CODES:
             raise BadToken("too many codes are used at once")
         self._used_codes[code_id] = expiry + _LEEWAY_S
@@ -125,16 +127,16 @@ class Tokens:
 
     def _verify(self, token: str, subject: str, now: float, key: bytes, audience: str, subject_of: Any) -> float:
         """Verifies a signature once and caches the result, because each request of a browser carries the permit."""
-        verified = self._verified.get((audience, token))
-        if verified is None:
+        subject_and_expiry = self._verified.get((audience, token))
+        if subject_and_expiry is None:
             claims = _decode(token, key, audience)
-            verified = (subject_of(claims), _expiry(claims, now))
+            subject_and_expiry = (subject_of(claims), _expiry(claims, now))
             if len(self._verified) >= _MAX_VERIFIED:
                 self._verified.clear()
-            self._verified[audience, token] = verified
-        if verified[0] != subject or verified[1] + _LEEWAY_S < now:
+            self._verified[audience, token] = subject_and_expiry
+        if subject_and_expiry[0] != subject or subject_and_expiry[1] + _LEEWAY_S < now:
             raise BadToken("the token is expired, or for something else")
-        return verified[1]
+        return subject_and_expiry[1]
 
 
 def _permit_subject(claims: dict[str, Any]) -> str:
@@ -147,16 +149,16 @@ def _grant_of(token: str, claims: dict[str, Any], now: float) -> Grant:
         raise BadToken("the token is for something else")
     audience, subject, token_id = claims["aud"], claims.get("sub"), claims.get("jti")
     try:
-        names = frozenset(msgspec.convert([audience] if isinstance(audience, str) else audience, list[str]))
+        audience_names = frozenset(msgspec.convert([audience] if isinstance(audience, str) else audience, list[str]))
         limits = msgspec.convert(claims.get("limits"), InferenceLimits | None)
         user = UUID(subject) if isinstance(subject, str) else None
     except (msgspec.ValidationError, ValueError) as e:
         raise BadToken(str(e)) from None
-    name = token_id if isinstance(token_id, str) and token_id else token
+    token_identity = token_id if isinstance(token_id, str) and token_id else token
     return Grant(
-        token=hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32],
+        token=hashlib.sha256(token_identity.encode(errors="surrogatepass")).hexdigest()[:32],
         user=user,
-        audience=names,
+        audience=audience_names,
         limits=limits,
         expires_at=_expiry(claims, now),
     )

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from ai.backend.appproxy.worker.access.replies import Response, document, error
+from ai.backend.appproxy.worker.access.replies import Response, error, json_response
 from ai.backend.appproxy.worker.access.tokens import Grant
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
 from ai.backend.appproxy.worker.planes.embedded.exchange import ClientRequest
@@ -45,7 +45,7 @@ def _describe_model(model_name: str, circuit: Circuit) -> dict[str, Any]:
 
 def describe_models(circuit: Circuit, models: Iterable[str]) -> Response:
     """Returns the list of the models of one endpoint, in the format of OpenAI's interface."""
-    return document({"object": "list", "data": [_describe_model(model_name, circuit) for model_name in models]})
+    return json_response({"object": "list", "data": [_describe_model(model_name, circuit) for model_name in models]})
 
 
 def answer_about_models(
@@ -61,9 +61,9 @@ def answer_about_models(
     for name, state in _usable_models(table, grant):
         models_by_name.setdefault(name, _describe_model(name, state.circuit))
     if path == _MODELS_PATH:
-        return document({"object": "list", "data": list(models_by_name.values())})
+        return json_response({"object": "list", "data": list(models_by_name.values())})
     model = models_by_name.get(unquote(path[len(_MODELS_PATH) + 1 :].decode("ascii", "replace")))
-    return document(model) if model is not None else missing_model_reply()
+    return json_response(model) if model is not None else missing_model_reply()
 
 
 def missing_model_reply() -> Response:
