@@ -177,14 +177,14 @@ async def test_sqlite_is_restored_only_where_none_of_its_files_is(tmp_path: Path
     (tmp_path / f"manager.db{suffix}").write_text("older")
     copier = SqliteCopier(Database(f"sqlite:///{tmp_path}/manager.db"), tmp_path)
     with pytest.raises(Conflict, match=f"manager.db{suffix} exists"):
-        await copier.check_empty(0)
+        await copier.check_restore_target(0)
 
 
 async def test_a_database_that_is_made_during_the_restoration_is_kept(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "copy.db") as copy:
         copy.execute("CREATE TABLE restored (x)")
     copier = SqliteCopier(Database(f"sqlite:///{tmp_path}/manager.db"), tmp_path)
-    await copier.check_empty(0)
+    await copier.check_restore_target(0)
     (tmp_path / "manager.db").write_text("of a manager that started")
     with (tmp_path / "copy.db").open("rb") as stream, pytest.raises(Conflict, match="was made meanwhile"):
         await copier.read_from(stream)

@@ -48,7 +48,7 @@ class MemoryDatabase:
         assert self.content is not None
         output.write(self.content)
 
-    async def check_empty(self, needed_bytes: int) -> None:
+    async def check_restore_target(self, needed_bytes: int) -> None:
         if self.content is not None:
             raise Conflict("it has tables")
 

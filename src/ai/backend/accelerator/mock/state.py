@@ -208,7 +208,9 @@ _DEVICE_GROUP = "whole"
 
 
 def slice_slot_name(memory_size: int) -> str:
-    """Returns the name of a slice's slot after the dot, which has its memory in GiB (peer facts 2.4)."""
+    """Returns the part after the dot of the slot name for a slice of ``memory_size`` bytes, such as
+    ``device:10g-mig``. The slice's memory is in GiB there (peer facts 2.4).
+    """
     return f"device:{max(1, memory_size >> 30)}g-mig"
 
 

@@ -56,8 +56,8 @@ def _bridge_labels(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
 
 def _labels_by_links(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, ...]]:
     """Returns the labels of PCIe root and switch for each device id, as the links between devices imply."""
-    switch_leaders = _first_reachable(devices, {LinkKind.PCIE_SWITCH})
-    root_leaders = _first_reachable(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
+    switch_leaders = _group_leaders(devices, {LinkKind.PCIE_SWITCH})
+    root_leaders = _group_leaders(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
     labels_by_device: dict[str, tuple[str, ...]] = {}
     for device_id, leader in root_leaders.items():
         labels = [f"PCIe root of {leader}"]
@@ -67,9 +67,9 @@ def _labels_by_links(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, .
     return labels_by_device
 
 
-def _first_reachable(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict[str, str]:
-    """Returns, for each device that has links of ``kinds``, the first device that is reached by such links."""
-    peers_of = {device.device_id: [link.peer for link in device.links if link.kind in kinds] for device in devices}
+def _group_leaders(devices: Iterable[ComputeDevice], link_kinds: set[LinkKind]) -> dict[str, str]:
+    """Returns, for each device with links of ``link_kinds``, the first device of the group that such links connect."""
+    peers_of = {device.device_id: [link.peer for link in device.links if link.kind in link_kinds] for device in devices}
     first_ids_by_device: dict[str, str] = {}
     for first_device_id, peers in peers_of.items():
         unvisited_ids = [first_device_id] if peers and first_device_id not in first_ids_by_device else []

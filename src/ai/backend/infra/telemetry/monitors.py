@@ -53,7 +53,9 @@ class Increases:
         self._last: dict[_Series, float] = {}
 
     def statistics_of(self, families: Iterable[Metric]) -> list[Statistic]:
-        """Returns the statistics of the families' present values. A new counter has increased by its first value."""
+        """Returns one statistic for each sample of the metric families: a gauge's value, or what a counter has grown by
+        since the last call. A counter that is new has grown by its whole value.
+        """
         statistics = []
         for family in families:
             for sample in family.samples:

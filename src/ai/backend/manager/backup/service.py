@@ -154,7 +154,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
             )
         if with_database:
             reader.check_database(sealed_part)
-            await self.database.check_empty(sealed_part.database_bytes)
+            await self.database.check_restore_target(sealed_part.database_bytes)
         elif await self.database.revision() is None:
             raise NotFound("The database has no tables: restore it first, or with this backup")
         for key_path, key_content, _ in self._key_files(sealed_part):

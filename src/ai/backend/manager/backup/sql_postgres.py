@@ -42,7 +42,7 @@ class PostgresCopier:
         command = [_find_program("pg_dump"), "--format=custom", "--compress=1", "--no-owner", "--no-privileges"]
         await asyncio.to_thread(self._pipe, command, None, output)
 
-    async def check_empty(self, needed_bytes: int) -> None:
+    async def check_restore_target(self, needed_bytes: int) -> None:
         def count_contents(connection: Connection) -> tuple[int, int]:
             return connection.execute(_COUNT_TABLES).scalar_one(), connection.execute(_COUNT_OTHER_CLIENTS).scalar_one()
 

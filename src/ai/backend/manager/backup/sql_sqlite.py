@@ -51,7 +51,7 @@ class SqliteCopier:
             with Path(copy.name).open("rb") as stream:
                 shutil.copyfileobj(stream, output, _CHUNK_BYTES)
 
-    async def check_empty(self, needed_bytes: int) -> None:
+    async def check_restore_target(self, needed_bytes: int) -> None:
         # SQLite would apply a log or roll back a journal that lies beside the restored file.
         for suffix in ("", "-wal", "-journal"):
             path = self._path.with_name(f"{self._path.name}{suffix}")

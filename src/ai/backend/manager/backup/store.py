@@ -19,7 +19,7 @@ class DatabaseCopier(Protocol):
     async def write_to(self, output: IO[bytes]) -> None:
         """Writes the database as it is at one moment, while other programs use it. Raises Unavailable."""
 
-    async def check_empty(self, needed_bytes: int) -> None:
+    async def check_restore_target(self, needed_bytes: int) -> None:
         """Raises Conflict if the database has tables or a program is connected to it. Raises InvalidInput if this
         machine's disk is to hold it and has too little room.
         """

@@ -261,7 +261,7 @@ _REQUIRED_PATHS = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/et
 """No plugin mounts anything at or above these; below it may."""
 _SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/root", "/home")
 """No shared memory lies at, above or below these."""
-_FOREIGN_PROCESS_PATH = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
+_PROC_PROCESS_PATH_PATTERN = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
 """Paths of processes in /proc, which no plugin may mount: the memory of the processes can be read there."""
 _BASIC_DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "console")
@@ -342,7 +342,7 @@ def _check_mount(mount: Mount, hidden_paths: Sequence[str]) -> None:
     _require(_is_plain(mount.source), "mounts", f"the source {mount.source!r} is not a plain absolute path")
     source = os.path.realpath(mount.source)  # only links are read, which takes no time
     shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden_paths)
-    is_forbidden_source = shows_hidden or source == "/" or _FOREIGN_PROCESS_PATH.fullmatch(source)
+    is_forbidden_source = shows_hidden or source == "/" or _PROC_PROCESS_PATH_PATTERN.fullmatch(source)
     _require(
         not is_forbidden_source,
         "mounts",

@@ -71,7 +71,7 @@ class _Outbound:
     remaining_requests: int = _MAX_REQUESTS
 
 
-_outbound: ContextVar[_Outbound] = ContextVar("outbound requests of the hub's library")
+_outbound_context: ContextVar[_Outbound] = ContextVar("outbound requests of the hub's library")
 
 
 @cache
@@ -84,7 +84,7 @@ def install_transport() -> None:
 
     class Transport(httpx2.BaseTransport):
         def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-            outbound = _outbound.get()
+            outbound = _outbound_context.get()
             outbound.remaining_requests -= 1
             if request.method != "GET" or outbound.remaining_requests < 0:
                 raise RegistryUnavailable("The hub wants more than a few questions.")
@@ -118,11 +118,11 @@ class Hub:
         from huggingface_hub import HfApi
 
         api = HfApi(endpoint=self._url, token=self._token or False)
-        context_token = _outbound.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
+        context_token = _outbound_context.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
         try:
             return await asyncio.to_thread(_call_with_own_errors, library_call, api)
         finally:
-            _outbound.reset(context_token)
+            _outbound_context.reset(context_token)
 
     async def scan(self, request: ScanRequest) -> ScanAnswer:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""

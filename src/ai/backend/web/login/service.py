@@ -117,7 +117,10 @@ class LoginService:
         address: str,
         ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
     ) -> tuple[int, dict[str, Any]]:
-        """Asks the manager for a proof of who asks, under the limits of sign-ins. Raises as :meth:`sign_in`."""
+        """Lets the manager check the password or code of a signed-in user once more, for an operation that needs it.
+
+        The limits of sign-ins hold here too. Raises as :meth:`sign_in`.
+        """
 
         async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
             return await ask_manager(fields, address=address)

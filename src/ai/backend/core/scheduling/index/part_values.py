@@ -133,7 +133,9 @@ def _worth(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> 
 
 
 def _best_pattern(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> tuple[float, list[int]]:
-    """Returns the worth of the best pattern of one device, and how often the pattern contains each size."""
+    """Chooses the partitions into which one empty device is cut so that the sum of their prices is largest. Returns the
+    sum, and how many partitions of each size were chosen.
+    """
     worth, last_sizes = _worth(sizes, prices, device_cells)
     size_counts, cells_left = [0] * len(sizes), device_cells
     while cells_left > 0:

@@ -37,7 +37,7 @@ class ProgramRun:
 
     @property
     def has_started(self) -> bool:
-        """True if the program is the leader of the workload, whose end is the end of the run."""
+        """True once the program of a batch run has been started. The run then ends with that program."""
         return bool(self._run_id)
 
     def bytes_for(self, kind: str, body: bytes) -> bytes:

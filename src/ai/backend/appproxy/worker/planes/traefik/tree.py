@@ -65,7 +65,10 @@ def routes_with_weights(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, in
 
 
 def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit_cookie: str, options: TreeOptions) -> Tree:
-    """Returns the keys of a circuit whose requests go to the given addresses, each after a question to the gate."""
+    """Returns the configuration keys by which Traefik sends the requests of a circuit to the given addresses.
+
+    Traefik asks the worker first whether a request is permitted.
+    """
     name = router_name(circuit)
     router_key, service_key, gate_key = (
         f"http/routers/{name}",
