@@ -25,7 +25,7 @@ def admission_key(cookie: str, circuit: UUID) -> str:
 
 
 class ReportingGate(Gate):
-    """Checks requests as a :class:`Gate`, and calls ``on_admitted`` with each cookie by which a browser was admitted."""
+    """Checks requests as a :class:`Gate`, and calls ``on_admitted`` with each cookie that admitted a browser."""
 
     on_admitted: Callable[[UUID, str], None] = staticmethod(lambda circuit, key: None)
 
