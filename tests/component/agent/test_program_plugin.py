@@ -225,6 +225,22 @@ while not os.path.exists({str(left)!r}) or not os.path.getsize({str(left)!r}): t
             await asyncio.sleep(0.02)
 
 
+async def test_what_a_program_leaves_without_an_environment_ends_with_it(tmp_path: Path) -> None:
+    """A process that executes a program has none for a moment and is waited for; it must not be waited for always."""
+    left = tmp_path / "left"
+    body = f"""
+import subprocess
+orphan = subprocess.Popen(["/bin/sleep", "600"], env={{}}, start_new_session=True)
+open({str(left)!r}, "w").write(str(orphan.pid))
+"""
+    with pytest.raises(PluginError, match="it exited with status 0"):
+        await launch(write_program(tmp_path, "forker", body), lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
+    pid = int(left.read_text())  # a short local file
+    async with asyncio.timeout(10):
+        while is_alive(pid):  # noqa: ASYNC110  # nothing tells
+            await asyncio.sleep(0.02)
+
+
 async def test_what_a_program_starts_for_workloads_outlives_it(tmp_path: Path) -> None:
     left = tmp_path / "left"
     body = f"""

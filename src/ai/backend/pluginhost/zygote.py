@@ -21,6 +21,7 @@ import os
 import select
 import signal
 import socket
+import time
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -32,6 +33,8 @@ from ai.backend.pluginhost.server import serve
 
 REQUEST = b"host"
 _MAX_REQUEST_BYTES = 8192
+_EXEC_TIMEOUT_S, _EXEC_CHECK_S = 0.2, 0.005
+"""For how long a process may have no environment because it executes a program, and how often this is looked at."""
 
 
 class Zygote:
@@ -141,20 +144,28 @@ class Zygote:
         runs.
         """
         own_pids = {os.getpid(), *self._hosts.values()}
-        orphan_pids = [pid for pid in proc.children(os.getpid()) if pid not in own_pids and not _outlives(pid)]
+        deadline = time.monotonic() + _EXEC_TIMEOUT_S
+        child_pids = [pid for pid in proc.children(os.getpid()) if pid not in own_pids]
+        orphan_pids = [pid for pid in child_pids if not _outlives(pid, deadline)]
         proc.send(orphan_pids, signal.SIGKILL)
         return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphan_pids)
 
 
-def _outlives(pid: int) -> bool:
-    """Returns True for a process that its plugin started to outlive the host. An ended process is reaped as others
-    are.
+def _outlives(pid: int, deadline: float) -> bool:
+    """Returns True for a child that its plugin started to outlive the host. An ended process is reaped as others are.
+
+    While a process executes a new program, its environment is empty for a moment, although its parent already knows
+    that the program was found: the environment is read again until ``deadline``, on the monotonic clock.
     """
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return f"{OUTLIVES_VARIABLE}=1".encode() in variables
+    while True:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        has_ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if environment or has_ended or time.monotonic() >= deadline:
+            return f"{OUTLIVES_VARIABLE}=1".encode() in environment.split(b"\0")
+        time.sleep(_EXEC_CHECK_S)
 
 
 def _become_program(calls_fd: int, choices_fd: int, program: bytes) -> NoReturn:

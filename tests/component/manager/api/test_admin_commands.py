@@ -133,7 +133,7 @@ async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
     assert (await shell("announcement", "get"))["message"] == "Closed on *Sunday*"
     assert "Sunday" in await shell.text("announcement", "get")
     await shell("announcement", "dismiss", fails="no announcement was seen")
-    shell.patch.setattr(announcements, "is_visible", lambda screen: not screen.is_quiet)
+    shell.patch.setattr(announcements, "shows_announcements", lambda screen: not screen.is_quiet)
     heard = [await shell.noise("manager", "status") for _ in range(2)]
     assert all("│ Closed on *Sunday*" in told for told in heard), "until it is dismissed"
     assert await shell("announcement", "dismiss") == {"dismissed": True}
