@@ -133,8 +133,10 @@ class CudaPlugin(AbstractComputePlugin):
         self.mps: MpsDaemons | None = None
 
     async def init(self) -> None:
-        """Opens NVML. Raises PluginError with one sentence if there is no usable driver, or not the MPS of the
-        settings."""
+        """Opens NVML, and prepares the daemons of MPS if the settings demand MPS.
+
+        Raises PluginError with one sentence if there is no usable driver, or not the MPS of the settings.
+        """
         if self._config.sharing == "mps":
             self.mps = self._create_mps()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")

@@ -176,9 +176,10 @@ class FaultSchedule:
 
 
 async def execute_fault(fault: Fault) -> None:
-    """Executes a fault that delays, blocks, ends or fails a call, rather than changing its answer. Returns only for
-    ``slow`` and ``block``. Raises CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault
-    says.
+    """Executes a fault that delays, blocks, ends or fails a call. Other faults change the call's answer.
+
+    Returns only for ``slow`` and ``block``. Raises CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError:
+    as the fault says.
     """
     match fault.behaviour:
         case "hang":
