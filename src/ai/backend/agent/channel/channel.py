@@ -67,7 +67,7 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class KernelChannel:
-    """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
+    """Exchanges frames with the runner of one kernel. A stream that breaks is opened again after frame ``received``."""
 
     _open_channel: OpenChannel
     received: int
@@ -153,7 +153,9 @@ class KernelChannel:
     async def request(
         self, frame: dict[str, Any], timeout_s: float, *, chunk_space: int = 0
     ) -> tuple[dict[str, Any], list[Chunk]]:
-        """Sends a request and returns the reply's data and the chunks before it, which may take ``chunk_space`` bytes.
+        """Sends a request to the runner, and returns the data of its reply and the chunks that preceded the reply.
+
+        The chunks may take ``chunk_space`` bytes.
 
         Raises:
             NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
@@ -280,8 +282,9 @@ class KernelChannel:
 
 
 def _take_chunk(request: _Request, index: int, encoded_chunk: str) -> None:
-    """Stores a chunk for its request. If the chunks take more space than allowed, the request fails and they are
-    dropped.
+    """Adds a chunk of the runner's reply to its request. Fails the request if the chunks exceed its space.
+
+    The chunks of a failed request are dropped.
     """
     request.chunk_space -= len(encoded_chunk) + _CHUNK_OVERHEAD
     request.chunks.append((index, encoded_chunk))

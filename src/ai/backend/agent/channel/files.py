@@ -55,7 +55,10 @@ async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int,
 
 
 def _archive_limit(count: int, max_bytes: int) -> int:
-    """Returns the largest size of all archives: the runner counts contents, tar adds headers and padding."""
+    """Returns the largest size of all archives of a download together, with the headers and the padding of tar.
+
+    The runner's limit ``max_bytes`` only counts the contents.
+    """
     return 2 * max_bytes + count * 20_480
 
 

@@ -96,8 +96,11 @@ class PluginQueries:
         finish: Callable[[bool], Awaitable[None]],
         report: Callable[[], None],
     ) -> None:
-        """``apply`` takes over an answer and returns True if devices or slots have changed. After a late one ``finish``
-        is awaited under the lock, and ``report`` is called if it has changed something."""
+        """Stores the functions that query a plugin and that process its answers.
+
+        ``apply`` takes over an answer and returns True if devices or slots have changed. After a late answer ``finish``
+        is awaited under the lock, and ``report`` is called if the answer has changed something.
+        """
         self.lock = asyncio.Lock()
         self._query = query
         self._apply = apply

@@ -68,7 +68,7 @@ class ServiceGateway:
 
     @property
     def open_count(self) -> int:
-        """Returns the number of connections that reach, or are about to reach, a service."""
+        """Returns the number of clients whose connections have reached a service or wait for the connection to one."""
         return self._open_count
 
     async def start(self, live_kernels: Collection[str]) -> None:
