@@ -186,7 +186,7 @@ class SqlLinks:
 
 
 def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
-    """Returns the endpoint of each inference circuit of a worker."""
+    """Returns the endpoint of each inference circuit of a worker, by the id of the circuit."""
     is_inference_circuit = (_CIRCUITS.worker_id == worker_id) & (_CIRCUITS.app_mode == AppMode.INFERENCE)
     return {
         row.id: row.endpoint_id
@@ -195,7 +195,7 @@ def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
 
 
 def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: UsageReport) -> dict[UUID, UUID | None]:
-    """Returns the endpoints in a report whose circuits the worker had until recently."""
+    """Returns, by circuit, the endpoints of circuits in a usage report that the worker had until recently."""
     circuit_ids = {report.circuit for report in usage.inference}
     rest_columns = resting_slots.c
     is_ended_circuit = (

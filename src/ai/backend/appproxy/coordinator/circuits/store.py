@@ -52,7 +52,7 @@ class CircuitStore(Protocol):
         """Returns the occupied slots of one worker or of all, by worker."""
 
     async def resting_ports(self, worker_id: UUID, now: datetime, user_id: UUID | None) -> frozenset[int]:
-        """Returns the ports of a worker that stay reserved after use by users other than this one."""
+        """Returns the ports of a worker that this user may not use yet, since another user has used them lately."""
 
     async def versions(self) -> Mapping[UUID, int]:
         """Returns the versions of all workers."""
@@ -63,7 +63,7 @@ class CircuitStore(Protocol):
     async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None: ...
     async def delivery(self, circuit_id: UUID, alive_since: datetime) -> Delivery | None: ...
     async def count(self, worker_id: UUID, node: str, usage: UsageReport, now: datetime) -> int:
-        """Counts a usage report once, and returns the sequence number up to which the node's reports are counted."""
+        """Stores a usage report if it is new. Returns the sequence number of the node's last stored report."""
 
     async def loads(self, alive_since: datetime) -> EndpointLoads:
         """Returns the loads of all endpoints, as linked and living nodes reported them last."""
