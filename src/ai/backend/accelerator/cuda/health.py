@@ -110,7 +110,7 @@ class CriticalErrors:
             self._energy[uuid] = energy
 
     def fault(self, uuid: str, gpu_instance: int | None = None) -> str:
-        """Returns the recorded fault of the whole GPU, or of the instance; empty if there is none."""
+        """Returns the recorded fault of a GPU, or else of its instance ``gpu_instance``; empty without a fault."""
         faults = self._faults.get(uuid, {})
         return faults.get(None) or (faults.get(gpu_instance, "") if gpu_instance is not None else "")
 

@@ -65,7 +65,7 @@ def mig_slot(profile: str) -> SlotName:
 
 
 def slot_displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
-    """Returns every slot that the node can offer."""
+    """Returns the name, the type and the texts of every slot that the node's GPUs can offer."""
     names = {*(mig.profile for mig in instances), *(profile.name for profile in profiles)}
     slices = sorted({slice_name(name) for name in names}, key=_slice_order)
     slots = [
@@ -303,7 +303,10 @@ def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: 
 
 
 def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
-    """Removes a MIG instance, not its neighbours in a GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
+    """Removes a MIG instance, and does nothing if it is gone. Other instances in its GPU instance stay.
+
+    Raises Conflict, Forbidden.
+    """
     for instance in node.instances:
         if instance.uuid == partition_id:
             if ask_optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):

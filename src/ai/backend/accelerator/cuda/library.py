@@ -178,7 +178,7 @@ def _text(value: str | bytes) -> str:
 
 
 def plain(answer: Any) -> Any:
-    """Returns an answer of the binding as a JSON value: structures become objects without their pointers."""
+    """Converts an answer of the binding to a JSON value. Structures become objects without their pointers."""
     if answer is None or isinstance(answer, bool | int | float | str):
         return answer
     if isinstance(answer, bytes):

@@ -166,7 +166,7 @@ class MpsDaemons:
             shutil.rmtree(gpu_folder / name, ignore_errors=True)
 
     def _limit(self, gpu_folder: Path, shares: Collection[Share]) -> None:
-        """Sets the limits of the running servers and of the servers that start later."""
+        """Sets the limits of memory and threads to those of the largest share, also for servers that start later."""
         memory_mib = max(share.memory_bytes for share in shares) >> 20
         percent = max(share.percent for share in shares)
         self._command(gpu_folder, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")

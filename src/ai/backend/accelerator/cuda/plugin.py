@@ -74,7 +74,11 @@ NO_READING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
 class CudaHook(PluginHook):
-    """Configures a workload by its plugin and its session's options; with MPS it starts and ends the GPU's daemon."""
+    """Configures a workload with GPUs. With MPS it also adds the workload to the GPU's daemon and removes it.
+
+    The config comes from the plugin and the session's options. The daemon starts with the first workload and ends with
+    the last.
+    """
 
     _plugin: CudaPlugin
 
