@@ -109,7 +109,7 @@ class NodeReports:
 
 
 class _ImageKits:
-    """Represents the kit in the image of the runner (`python -m tools.runner_image`), which every pod has."""
+    """Represents the kit that every pod has as a part of the runner's image (`python -m tools.runner_image`)."""
 
     services = KIT_SERVICES
     is_built_in = True
@@ -129,7 +129,7 @@ def _no_overlay(info: RuntimeInfo) -> OverlayReport:
 
 @dataclass(eq=False)
 class _Member:
-    """Holds a node with its agent. ``present`` is set while the node is not lost."""
+    """Holds the facts of a node and the agent of the node. ``present`` is set while the node is not lost."""
 
     facts: NodeFacts
     agent: Agent | None = None
