@@ -81,7 +81,7 @@ class CircuitService:
         return token
 
     async def check(self, token: str, session_id: UUID, request: AppRequest) -> Setup:
-        """Returns the set-up that a token permits.
+        """Returns the set-up of a token, if the token is valid for the session and the requested app.
 
         Raises AuthenticationFailed for a forged, used or expired token, or one of another session or app;
         ProtocolNotInteractive.
@@ -245,7 +245,7 @@ class CircuitService:
 
 
 def _check_app_request(request: AppRequest, client: str) -> AppRequest:
-    """Returns an app request in canonical form.
+    """Checks a browser's request for an app, and returns it in canonical form.
 
     A TCP app has no credentials, so it serves the address that asks for it, unless others are named (serving anchors
     11). Raises InvalidInput.

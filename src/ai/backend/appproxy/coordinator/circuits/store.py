@@ -37,10 +37,10 @@ class CircuitStore(Protocol):
         ``since``. Raises NoSuchObject."""
 
     async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
-        """Returns the interactive circuits of sessions."""
+        """Returns the ids of the interactive circuits of these sessions."""
 
     async def sessions(self) -> Sequence[UUID]:
-        """Returns the sessions with interactive circuits or set-ups."""
+        """Returns the ids of the sessions that have interactive circuits or set-ups."""
 
     async def unused_since(self, moment: datetime) -> Sequence[UUID]:
         """Returns the interactive circuits that were used last before a moment."""
@@ -73,7 +73,7 @@ class CircuitStore(Protocol):
 
     async def add_setup(self, token_hash: str, setup: Setup, expires_at: datetime) -> None: ...
     async def setup(self, token_hash: str, now: datetime) -> Setup | None:
-        """Returns a set-up that is neither used nor expired."""
+        """Returns the set-up of a token by its hash, or None if it is used, expired or unknown."""
 
     async def use_setup(self, token_hash: str, now: datetime) -> bool:
         """Marks a set-up as used. Returns False if it was used already."""

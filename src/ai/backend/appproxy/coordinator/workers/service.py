@@ -123,7 +123,10 @@ def _check_registration(registration: WorkerRegistration) -> WorkerRegistration:
 
 @dataclass(slots=True)
 class Authority:
-    """Creates the certificate authority at its first use. All coordinators of a database share it."""
+    """Represents the certificate authority of the workers, which is created at its first use.
+
+    All coordinators of a database share it.
+    """
 
     store: AuthorityStore
     _identity: TlsIdentity | None = field(default=None, init=False)
