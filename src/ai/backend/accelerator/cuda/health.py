@@ -116,7 +116,7 @@ class CriticalErrors:
 
 
 def faults_of(nvml: Nvml, node: Node, critical_errors: CriticalErrors, tolerated_ecc_errors: int) -> dict[str, str]:
-    """Returns the faults of the node's GPUs and MIG instances by UUID, without devices that have none.
+    """Returns the fault of each faulty GPU and MIG instance, by UUID.
 
     A fault of a GPU is also a fault of each of its instances. A fault of an instance is no fault of its GPU.
     """

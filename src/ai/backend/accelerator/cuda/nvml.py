@@ -91,8 +91,9 @@ class NvmlEvents(Protocol):
 
 
 class Nvml(Protocol):
-    """Defines the calls of the NVML library. Every call may block. One call runs at a time, except calls of what
-    ``events`` returned.
+    """Defines the calls of the NVML library. Every call may block.
+
+    One call runs at a time, except calls of the object that ``events`` returned.
     """
 
     def open(self) -> None:

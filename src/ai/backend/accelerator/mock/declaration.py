@@ -120,7 +120,7 @@ class MockDevice(_Table):
 
 
 class Link(_Table):
-    """Declares the link between two devices, in both directions; wins over ``topology``."""
+    """Declares the link between two mock devices, in both directions. It takes precedence over ``topology``."""
 
     a: str = Field(description="Id of one device.")
     b: str = Field(description="Id of the other.")

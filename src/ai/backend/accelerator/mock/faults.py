@@ -129,7 +129,10 @@ class Fault(BaseModel):
 
 
 class FaultSchedule:
-    """Holds the faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
+    """Holds the declared faults of the mock plugin, each with its count of calls.
+
+    ``isolated``: the plugin has a process of its own.
+    """
 
     def __init__(self, *, isolated: bool) -> None:
         self._isolated = isolated

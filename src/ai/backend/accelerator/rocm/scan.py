@@ -235,8 +235,10 @@ def device_ids(listed_gpus: Sequence[KfdGpu]) -> dict[int, DeviceId]:
 
 
 def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
-    """Returns every GPU, or every partition of a GPU that is cut. ``max_uncorrectable``: uncorrectable memory errors
-    that a healthy GPU may have; ``rocm_version``: for the variant properties.
+    """Returns the GPUs of the node, or the partitions instead of a GPU that is cut.
+
+    ``max_uncorrectable``: uncorrectable memory errors that a healthy GPU may have; ``rocm_version``: for the variant
+    properties.
     """
     listed_gpus = list(gpus(tree))
     id_of_node = device_ids(listed_gpus)
