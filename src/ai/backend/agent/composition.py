@@ -300,7 +300,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     def refresh(self) -> None:
-        """Lists the devices of the plugins now, and reports them to the managers."""
+        """Starts a listing of the plugins' devices at once. The result is reported to the managers."""
         if self._refreshes is not None:
             self._refreshes.wake()
 

@@ -55,7 +55,10 @@ class FrameSink(Protocol):
         """Handles a frame of the runner. The method must not raise or wait."""
 
     def on_exit(self, frame: Frame | None) -> None:
-        """Handles the end of the workload, after which no frame follows. ``frame`` is the last one of the shim."""
+        """Handles the end of the workload, after which no frame follows.
+
+        ``frame`` is the last one of the shim.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -270,7 +273,7 @@ class KernelChannel:
             sink.on_exit(frame)
 
     def on_workload_end(self) -> None:
-        """Handles the end of the workload, which the runtime and not the runner reported."""
+        """Handles the end of the workload if the runtime, and not the runner, has reported it."""
         if self._ended is None:
             self._deliver_end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 

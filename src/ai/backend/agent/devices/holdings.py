@@ -83,9 +83,7 @@ class Holdings:
 
 
 def split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
-    """Splits an allocation into two: the devices of the slots that a claim does not provide, and the devices of the
-    claim.
-    """
+    """Splits an allocation into the devices of a kernel itself and the devices of its claim, by their slots."""
     claimed_devices = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
     other_devices = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
     return DeviceAllocation(slots=other_devices), DeviceAllocation(slots=claimed_devices)

@@ -73,7 +73,10 @@ async def query_devices(
 
 
 async def query_info(handle: PluginHandle) -> dict[str, str]:
-    """Returns the versions of a plugin's node. Raises BackendError."""
+    """Returns the versions of the software on the node that a plugin reports, such as its driver.
+
+    Raises BackendError.
+    """
     node_info = await handle.call(
         "get_node_info", lambda plugin: plugin.get_node_info(), check=responses.validate_node_info
     )

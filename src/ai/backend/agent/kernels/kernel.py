@@ -136,7 +136,7 @@ class Kernel:
         return operations
 
     def replace_record(self, record: KernelRecord) -> None:
-        """Replaces the kernel's record by a record that is stored already."""
+        """Replaces the kernel's record in memory by a record that is already stored on disk."""
         self.record = record
         self.changed.set()
 

@@ -68,7 +68,7 @@ class DurableState(Protocol):
 
     def close(self) -> None: ...
     def next_epoch(self) -> int:
-        """Returns a number that is larger than at any earlier start."""
+        """Returns the epoch of this start of the agent: a number that is larger than at any earlier start."""
         ...
 
     def secret(self) -> bytes:

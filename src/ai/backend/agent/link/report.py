@@ -241,7 +241,7 @@ async def report_statistics(
 
 
 class Heartbeat(PeriodicLoop):
-    """Sends a report of the agent to the manager in each interval. The manager's reply sets the next interval."""
+    """Sends the agent's heartbeat to the manager in each interval. The manager's reply sets the next interval."""
 
     def __init__(
         self, reporting: HeartbeatReporter, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float

@@ -109,10 +109,7 @@ def empty_series() -> array[float]:
 
 
 class SeriesOfWorkload:
-    """Holds the series of one workload by key, in one array (docs/decisions/0016).
-
-    ``places`` maps keys to indexes in the array and is shared by all workloads, which mostly have the same keys.
-    """
+    """Holds the series of all metrics of one workload by key, in one array (docs/decisions/0016)."""
 
     __slots__ = ("_indexes", "_numbers")
 
