@@ -62,7 +62,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
 
 class IntrinsicHost:
-    """Reads Linux below ``sys`` and ``proc``, which a test may replace by recorded trees."""
+    """Reads files of the Linux kernel below the folders ``sys`` and ``proc``. A test may pass recorded folders."""
 
     def __init__(self, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self._sys = sys
@@ -126,8 +126,10 @@ class MemoryHost(IntrinsicHost):
     """Reads the state of main memory."""
 
     def usage(self) -> MemoryUse:
-        """Returns the usage of the node, as far as this process may use it. Raises OSError, KeyError: /proc/meminfo
-        cannot be read or is not as expected."""
+        """Returns the total and the available bytes of main memory, within the limit that this process has.
+
+        Raises OSError, KeyError: /proc/meminfo cannot be read or is not as expected.
+        """
         meminfo = _read_meminfo(self._proc / "meminfo")
         total_bytes, available_bytes = meminfo["MemTotal"], meminfo.get("MemAvailable", meminfo["MemFree"])
         limit_bytes = self._limit()
@@ -191,7 +193,10 @@ def _core_of(processor: DeviceId) -> int:
 
 
 class IntrinsicPlugin(AbstractComputePlugin):
-    """Represents the base of the plugins for cores and main memory, one slot each that every node has."""
+    """Represents the base of the plugins for cores and for main memory. Each of the two plugins offers one slot.
+
+    Every node has both slots.
+    """
 
     version: ClassVar[str] = "1"
     verified_on: ClassVar[str | None] = "every Linux machine on which its tests have run"
@@ -259,8 +264,9 @@ class CPUPlugin(IntrinsicPlugin):
         ]
 
     def _processors(self) -> list[DeviceId]:
-        """Returns the ids of the declared processors. If more are declared than there are cores, cores are listed again
-        as ``CORE.1``, ``CORE.2`` and so on.
+        """Returns the ids of the offered processors: as many as the settings declare, or else all usable cores.
+
+        If more are declared than there are cores, cores are listed again as ``CORE.1``, ``CORE.2`` and so on.
         """
         cores = self._host.cores()[self._config.reserved_cpu :]
         processor_count = (self._config.declared_cpu or len(cores)) if cores else 0

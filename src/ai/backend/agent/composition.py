@@ -300,7 +300,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     def refresh(self) -> None:
-        """Lists the devices of the plugins now, and reports them to the managers."""
+        """Starts a listing of the plugins' devices at once. The result is reported to the managers."""
         if self._refreshes is not None:
             self._refreshes.wake()
 
@@ -371,8 +371,10 @@ async def serve(
 def reloader(
     agent: Agent, shared_configuration: SharedConfiguration, load: Callable[[], AgentSettings]
 ) -> Callable[[], None]:
-    """Returns the function that reads the settings again, whose errors it raises, and reloads plugins in the
-    background."""
+    """Returns a function that reads the agent's settings again and then reloads the plugins in the background.
+
+    The function raises the errors of the settings.
+    """
     reload_tasks: set[asyncio.Task[object]] = set()
 
     async def reload(settings: AgentSettings) -> None:

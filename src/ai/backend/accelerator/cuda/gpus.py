@@ -94,9 +94,10 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the values that were read from the GPUs of the node. ``faults`` maps the UUIDs of GPUs that answered
-    before, or answer in part, to reasons; ``lost_gpus`` are those of them that are lost. ``unreadable`` describes GPUs
-    that have not told their UUID.
+    """Holds the GPUs and MIG instances of the node, as one reading of NVML found them.
+
+    ``faults`` maps the UUIDs of GPUs that answered before, or answer in part, to reasons; ``lost_gpus`` are those of
+    them that are lost. ``unreadable`` describes GPUs that have not told their UUID.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -150,7 +151,10 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
 
 
 def _fabric(nvml: Nvml, uuid: str) -> str | None:
-    """Returns the NVLink domain over several nodes that a GPU has joined, as ``CLUSTER.CLIQUE``; None for none."""
+    """Returns the NVLink domain that a GPU has joined, as ``CLUSTER.CLIQUE``, or None if the GPU has joined none.
+
+    Such a domain spans several nodes.
+    """
     info = ask_optional(nvml, "nvmlDeviceGetGpuFabricInfoV", uuid)
     if not isinstance(info, dict) or info.get("state") != FABRIC_COMPLETED or info.get("status") != 0:
         return None
@@ -159,8 +163,9 @@ def _fabric(nvml: Nvml, uuid: str) -> str | None:
 
 
 def _max_instances(nvml: Nvml, uuid: str) -> int:
-    """Returns how many MIG instances fit into a GPU. A GPU that has the mode but is not in it gets the most of any
-    GPU.
+    """Returns the number of MIG instances that fit into a GPU, or 0 if the GPU cannot be cut.
+
+    If the GPU is not in MIG mode, NVML gives no number, and the largest number of any GPU is returned.
     """
     count = int(ask_optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
     return count or (MAX_MIG_INSTANCES if ask_optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
@@ -285,7 +290,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
 
 
 def _absence_reason(nvml: Nvml, uuid: str) -> str:
-    """Returns the reason why a GPU does not answer; asks by its UUID, since its index may be another's by now."""
+    """Returns the reason why a GPU does not answer. Asks for it by the GPU's UUID, since its index may have changed."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", uuid)
     except NvmlFailure as e:

@@ -66,9 +66,10 @@ def xid_text(xid: int) -> str:
 
 @dataclass(slots=True)
 class CriticalErrors:
-    """Remembers critical errors that occurred during this process's life until the GPU is reset. A reset shows in a GPU
-    that was lost and answers again, or in an energy counter that went back. An instance that is gone takes its errors
-    along.
+    """Stores the critical errors of each GPU since this process has started, until the GPU is reset.
+
+    A GPU counts as reset if it was lost and answers again, or if its energy counter went back. The errors of an
+    instance are removed when the instance is gone.
     """
 
     ignored: Collection[int] = ()
@@ -109,14 +110,15 @@ class CriticalErrors:
             self._energy[uuid] = energy
 
     def fault(self, uuid: str, gpu_instance: int | None = None) -> str:
-        """Returns the recorded fault of the whole GPU, or of the instance; empty if there is none."""
+        """Returns the recorded fault of a GPU, or else of its instance ``gpu_instance``; empty without a fault."""
         faults = self._faults.get(uuid, {})
         return faults.get(None) or (faults.get(gpu_instance, "") if gpu_instance is not None else "")
 
 
 def faults_of(nvml: Nvml, node: Node, critical_errors: CriticalErrors, tolerated_ecc_errors: int) -> dict[str, str]:
-    """Returns the fault of each faulty GPU and MIG instance by UUID. An instance shares the fate of its GPU; a GPU does
-    not share that of an instance.
+    """Returns the fault of each faulty GPU and MIG instance, by UUID.
+
+    A fault of a GPU is also a fault of each of its instances. A fault of an instance is no fault of its GPU.
     """
     by_device: dict[str, str] = {}
     for gpu in node.gpus:

@@ -28,7 +28,7 @@ class Host:
         return Path(path).exists()
 
     def closed_group(self, path: str) -> int | None:
-        """Returns the group that a device file is open to, where it is not open to everybody."""
+        """Returns the id of the group that may read a device file, or None if everybody may read it or no group may."""
         try:
             status = Path(path).stat()
         except OSError:
@@ -36,7 +36,10 @@ class Host:
         return status.st_gid if not status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IRGRP else None
 
     def loader_cache(self) -> Mapping[str, str]:
-        """Maps library names of this machine's architecture to paths, as the loader would choose."""
+        """Returns the path of each installed library of this machine's architecture by name, read from ``ldconfig -p``.
+
+        Of two libraries of one name the path is that which the loader would choose.
+        """
         command = next((path for path in _LDCONFIG if self.exists(path)), "ldconfig")
         try:
             completed = subprocess.run([command, "-p"], capture_output=True, text=True, timeout=10, check=False)

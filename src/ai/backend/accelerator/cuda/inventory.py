@@ -65,7 +65,7 @@ def mig_slot(profile: str) -> SlotName:
 
 
 def slot_displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
-    """Returns every slot that the node can offer."""
+    """Returns the name, the type and the texts of every slot that the node's GPUs can offer."""
     names = {*(mig.profile for mig in instances), *(profile.name for profile in profiles)}
     slices = sorted({slice_name(name) for name in names}, key=_slice_order)
     slots = [
@@ -103,14 +103,20 @@ def _slice_order(name: str) -> tuple[int, str]:
 
 
 def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
-    """Returns the number of shares of a GPU: the scarcer of memory and multiprocessors counts (spec 03-06)."""
+    """Returns the number of shares that a GPU offers, by its memory or its multiprocessors: the smaller number counts.
+
+    See spec 03-06.
+    """
     memory = Decimal(max(0, gpu.memory_size - settings.reserved_memory)) / settings.unit_mem
     amount = min(memory, Decimal(gpu.processors) / settings.unit_proc) if gpu.processors else memory
     return amount // settings.quantum_size * settings.quantum_size
 
 
 def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
-    """Returns the slots of a GPU, or no slots in MIG mode, in which a GPU is listed for its health and to be cut."""
+    """Returns the slots of a GPU by the allocation mode of the settings. Their amounts are 0 for a GPU in MIG mode.
+
+    A GPU in MIG mode is still listed, for its health and to be cut.
+    """
     slot_mode = settings.allocation_mode
     device_count = Decimal(0) if in_mig_mode else Decimal(1)
     share_count = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
@@ -234,7 +240,7 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
 def held_parts(
     held: Mapping[DeviceId, Decimal], slot: SlotName, devices: Sequence[ComputeDevice]
 ) -> dict[DeviceId, Decimal]:
-    """Returns by device the part that is held, from 0 to 1 for all of the device. Unknown devices are left out."""
+    """Returns the held part of each device, from 0 to 1 for the whole device. Devices without the slot are left out."""
     totals = {
         device.device_id: device_slot.amount
         for device in devices
@@ -297,7 +303,10 @@ def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: 
 
 
 def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
-    """Removes a MIG instance, not its neighbours in a GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
+    """Removes a MIG instance, and does nothing if it is gone. Other instances in its GPU instance stay.
+
+    Raises Conflict, Forbidden.
+    """
     for instance in node.instances:
         if instance.uuid == partition_id:
             if ask_optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):

@@ -59,7 +59,10 @@ class NvmlLibrary:
             raise
 
     def _fabric_info(self, handle: Any) -> dict[str, Any]:
-        """Calls the NVML function that writes its answer into a structure, as no other function does."""
+        """Returns the id and the state of the NVLink fabric of a GPU.
+
+        NVML writes this answer into a structure, as it does in no other function.
+        """
         info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
         _call(self._nvml, "nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
         return {
@@ -134,7 +137,7 @@ class NvmlLibrary:
 
 
 class LibraryEvents:
-    """Waits for events of GPUs. Without any GPU the whole wait passes."""
+    """Waits for events of the registered GPUs. If no GPU is registered, a wait only lasts until its timeout."""
 
     def __init__(self, nvml: ModuleType, event_set: Any, registered_count: int) -> None:
         self._nvml = nvml
@@ -175,7 +178,7 @@ def _text(value: str | bytes) -> str:
 
 
 def plain(answer: Any) -> Any:
-    """Returns an answer of the binding as a JSON value: structures become objects without their pointers."""
+    """Converts an answer of the binding to a JSON value. Structures become objects without their pointers."""
     if answer is None or isinstance(answer, bool | int | float | str):
         return answer
     if isinstance(answer, bytes):

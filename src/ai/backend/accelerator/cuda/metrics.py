@@ -23,7 +23,7 @@ _SAMPLES_S = 10.0
 def measurement(
     key: str, value: float, capacity: float | None, device_id: str | None = None, *, limit: float | None = None
 ) -> Measurement:
-    """Returns a measurement of a metric of the table; its capacity is at least the value."""
+    """Returns the measurement of a metric in ``METRICS``. A capacity that is less than the value is raised to it."""
     metric = METRICS[key]
     return Measurement(
         key=key,
@@ -102,7 +102,7 @@ class Meter(msgspec.Struct, frozen=True):
         return measurements
 
     def node(self, node: Node, last_xids: Mapping[str, int]) -> list[Measurement]:
-        """Returns the measurements of every GPU. One in MIG mode reports its instances."""
+        """Returns the measurements of every GPU of the node. MIG instances have no measurements of their own here."""
         return [
             measurement_of_gpu for gpu in node.gpus for measurement_of_gpu in self.gpu(gpu, last_xids.get(gpu.uuid, 0))
         ]
@@ -124,7 +124,10 @@ class Meter(msgspec.Struct, frozen=True):
         return ProcessUsage(memory=memory_by_pid, time=self._time(uuid))
 
     def _time(self, uuid: str) -> dict[int, float] | None:
-        """Returns the percent of time of each process by pid, of its latest sample; None for MIG instances."""
+        """Returns by process id the percent of a GPU's time that each process used in its latest sample.
+
+        Returns None for MIG instances.
+        """
         try:
             samples = self.nvml.ask("nvmlDeviceGetProcessUtilization", uuid, int((self.at - _SAMPLES_S) * 1e6))
         except NvmlFailure as e:
@@ -135,8 +138,9 @@ class Meter(msgspec.Struct, frozen=True):
         return {int(sample["pid"]): float(sample["smUtil"]) for sample in samples_by_time}
 
     def workload(self, held: Sequence[HeldDevice], pids: Iterable[int] | None) -> list[Measurement]:
-        """Returns the memory and the time that a workload uses, for each device. If the processes are not known, the
-        values of devices that the workload holds alone are taken.
+        """Returns the memory and the time that a workload uses, for each device.
+
+        If the processes are not known, the values of devices that the workload holds alone are taken.
         """
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []

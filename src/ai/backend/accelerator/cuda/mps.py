@@ -44,9 +44,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsFolders(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds two folders that a client sees: the folder of the daemon's sockets, and the folder that is its
-    ``/dev/shm``.
-    """
+    """Holds the paths of two folders that a client of MPS sees: one with the daemon's sockets, one as ``/dev/shm``."""
 
     pipe: str
     shared_memory: str
@@ -168,7 +166,7 @@ class MpsDaemons:
             shutil.rmtree(gpu_folder / name, ignore_errors=True)
 
     def _limit(self, gpu_folder: Path, shares: Collection[Share]) -> None:
-        """Sets the limits of the running servers and of the servers that start later."""
+        """Sets the limits of memory and threads to those of the largest share, also for servers that start later."""
         memory_mib = max(share.memory_bytes for share in shares) >> 20
         percent = max(share.percent for share in shares)
         self._command(gpu_folder, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
@@ -179,8 +177,10 @@ class MpsDaemons:
                 self._command(gpu_folder, f"set_active_thread_percentage {server} {percent}")
 
     def _answers(self, gpu_folder: Path) -> bool:
-        """Returns True if a daemon answers. Raises MpsTimeout for one that is slow: it may have clients, and is not
-        replaced."""
+        """Returns True if the control daemon in this folder answers.
+
+        Raises MpsTimeout for one that is slow: it may have clients, and is not replaced.
+        """
         if not (gpu_folder / "pipe" / "control").exists():
             return False
         try:
@@ -214,8 +214,9 @@ class MpsDaemons:
 
     @contextmanager
     def _locked(self, uuid: str) -> Iterator[Path]:
-        """Yields a GPU's folder, and locks it against other processes meanwhile: two agents may overlap at a
-        restart.
+        """Yields the folder of a GPU, and locks the folder against other processes until the context ends.
+
+        Two agents may overlap at a restart.
         """
         gpu_folder = self._folder / uuid
         gpu_folder.mkdir(mode=0o755, parents=True, exist_ok=True)

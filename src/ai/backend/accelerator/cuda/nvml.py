@@ -91,8 +91,9 @@ class NvmlEvents(Protocol):
 
 
 class Nvml(Protocol):
-    """Defines the calls of the NVML library. Every call may block. One call runs at a time, except calls of what
-    ``events`` returned.
+    """Defines the calls of the NVML library. Every call may block.
+
+    One call runs at a time, except calls of the object that ``events`` returned.
     """
 
     def open(self) -> None:
@@ -123,8 +124,9 @@ class Nvml(Protocol):
 
 
 def ask_optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function that a device, driver or user may lack. Returns None if it is lacking. Raises NvmlFailure: the
-    library or the device is not usable at all.
+    """Calls a function of NVML, and returns None if the device, the driver or the user's rights do not support it.
+
+    Raises NvmlFailure: the library or the device is not usable at all.
     """
     try:
         return nvml.ask(function, *arguments)
@@ -135,8 +137,9 @@ def ask_optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
 
 
 def ask_unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function as :func:`ask_optional` does. Returns None also for a lost device, which the health check
-    reports.
+    """Calls a function of NVML, and returns None if the function is not supported or the device is lost.
+
+    The health check reports a lost device. Raises NvmlFailure if the library is not usable.
     """
     try:
         return ask_optional(nvml, function, *arguments)

@@ -74,7 +74,11 @@ NO_READING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
 class CudaHook(PluginHook):
-    """Configures a workload by its plugin and its session's options; with MPS it starts and ends the GPU's daemon."""
+    """Configures a workload with GPUs. With MPS it also adds the workload to the GPU's daemon and removes it.
+
+    The config comes from the plugin and the session's options. The daemon starts with the first workload and ends with
+    the last.
+    """
 
     _plugin: CudaPlugin
 
@@ -133,8 +137,10 @@ class CudaPlugin(AbstractComputePlugin):
         self.mps: MpsDaemons | None = None
 
     async def init(self) -> None:
-        """Opens NVML. Raises PluginError with one sentence if there is no usable driver, or not the MPS of the
-        settings."""
+        """Opens NVML, and prepares the daemons of MPS if the settings demand MPS.
+
+        Raises PluginError with one sentence if there is no usable driver, or not the MPS of the settings.
+        """
         if self._config.sharing == "mps":
             self.mps = self._create_mps()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")

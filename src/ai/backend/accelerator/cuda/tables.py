@@ -18,8 +18,9 @@ _STATS, _MAX_STATS = ("avg", "max"), ("max",)
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Describes a GPU architecture, from one compute capability on. ``native``: formats that its units multiply in
-    hardware.
+    """Describes a GPU architecture and the compute capability from which GPUs belong to it.
+
+    ``native``: formats that its units multiply in hardware.
     """
 
     since: Capability

@@ -27,8 +27,9 @@ LIBRARY_DIR = "/opt/cuda-driver/lib"
 
 
 class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a GPU or MIG instance that a workload holds. ``part`` is 1 unless held in shares; ``memory``: bytes of
-    all its shares.
+    """Describes a GPU or MIG instance that a workload holds, whole or in shares.
+
+    ``part`` is 1 unless held in shares; ``memory``: bytes of all its shares.
     """
 
     device: Gpu | MigInstance
@@ -54,8 +55,9 @@ def gpu_of(device: Gpu | MigInstance) -> Gpu:
 
 
 def device_nodes(host: Host, device: Gpu | MigInstance) -> list[str]:
-    """Returns the device files of a GPU or MIG instance itself. The list is empty if the driver does not report them
-    all.
+    """Returns the paths of the device files that belong to one GPU or MIG instance only.
+
+    The list is empty if the driver does not report them all.
     """
     gpu = gpu_of(device)
     if gpu.minor is None:
@@ -106,9 +108,10 @@ def with_mps(config: WorkloadConfig, folders: MpsFolders, *, isolates: bool) -> 
 def config_of(
     host: Host, held: Sequence[HeldDevice], options: CudaOptions = NO_OPTIONS, *, mount_libraries: bool
 ) -> WorkloadConfig:
-    """Returns the configuration of a workload with these devices, in this order. The node of a device also names it in
-    CDI: a runtime that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say
-    which device files a device has.
+    """Returns the configuration of a workload that holds these devices, in this order.
+
+    The device file of a GPU or instance also has the device's name in CDI: a runtime that supports CDI uses the name,
+    another the file. Raises CreationDeferred: the driver does not say which device files a device has.
     """
     if not held:
         return WorkloadConfig()
@@ -139,17 +142,13 @@ def config_of(
 
 
 def thread_percentage(held: Sequence[HeldDevice], options: CudaOptions) -> int:
-    """Returns the percent of a GPU's threads that a workload may use. It is that of its shares, or less if its session
-    asks for less.
-    """
+    """Returns the percent of a GPU's threads that a workload may use: its share, or less if its session wants less."""
     own_percent = max(1, int(min(device.part for device in held) * 100))
     return min(own_percent, options.active_thread_percentage or own_percent)
 
 
 def environment(held: Sequence[HeldDevice], options: CudaOptions = NO_OPTIONS) -> dict[str, str]:
-    """Returns the environment variables of a workload. They name its devices by UUID, and limit its use of shared
-    devices for CUDA's MPS.
-    """
+    """Returns the environment variables that name a workload's GPUs by UUID and limit shared GPUs by CUDA's MPS."""
     uuids = ",".join(device.uuid for device in held)
     environ = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

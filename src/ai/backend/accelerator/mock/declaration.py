@@ -41,7 +41,7 @@ class Partition(_Table):
 
 
 class MockDevice(_Table):
-    """Declares a device, or ``count`` equal ones."""
+    """Declares a mock device, or ``count`` mock devices with equal properties."""
 
     mother_uuid: str = Field(min_length=1, max_length=100, description="Unique and stable id of the device.")
     model_name: str = Field(description="Model to report.")
@@ -120,7 +120,7 @@ class MockDevice(_Table):
 
 
 class Link(_Table):
-    """Declares the link between two devices, in both directions; wins over ``topology``."""
+    """Declares the link between two mock devices, in both directions. It takes precedence over ``topology``."""
 
     a: str = Field(description="Id of one device.")
     b: str = Field(description="Id of the other.")
@@ -129,7 +129,7 @@ class Link(_Table):
 
 
 class Feature(_Table):
-    """Declares the rule that compares a variant feature with a session's wish."""
+    """Declares how a requested value is compared with a variant feature of the mock devices."""
 
     match: VariantMatchMode = VariantMatchMode.EXACT
     multi_value: bool = False
@@ -229,8 +229,11 @@ def find_declaration(path: Path | None) -> Path | None:
 
 
 def declared_slot(path: Path | None) -> str:
-    """Returns the slot name that the declaration at ``path`` or on the search path names, under which the shared
-    configuration has the plugin's settings (spec 03-06); ``mock`` without a readable one, of which the plugin tells."""
+    """Returns the slot name in the declaration file, or ``mock`` if no file can be read. Searches if ``path`` is None.
+
+    The shared configuration has the plugin's settings under this name (spec 03-06). The plugin itself reports an
+    unreadable file.
+    """
     declaration = find_declaration(path)
     try:
         return str(read_toml(declaration).get("slot_name", "mock")) if declaration is not None else "mock"

@@ -129,7 +129,10 @@ class Fault(BaseModel):
 
 
 class FaultSchedule:
-    """Holds the faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
+    """Holds the declared faults of the mock plugin, each with its count of calls.
+
+    ``isolated``: the plugin has a process of its own.
+    """
 
     def __init__(self, *, isolated: bool) -> None:
         self._isolated = isolated
@@ -176,9 +179,10 @@ class FaultSchedule:
 
 
 async def execute_fault(fault: Fault) -> None:
-    """Executes a fault that delays, blocks, ends or fails a call, rather than changing its answer. Returns only for
-    ``slow`` and ``block``. Raises CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault
-    says.
+    """Executes a fault that delays, blocks, ends or fails a call. Other faults change the call's answer.
+
+    Returns only for ``slow`` and ``block``. Raises CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError:
+    as the fault says.
     """
     match fault.behaviour:
         case "hang":

@@ -1,4 +1,7 @@
-"""Runs the mock accelerator in a process of its own, where it may block and die: allow it instead of the package."""
+"""Defines the mock accelerator plugin that runs in a process of its own, where faults may block or end the process.
+
+Allow ``ai.backend.accelerator.mock.isolated`` instead of the package.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ Level = Annotated[float, Field(ge=0)]
 
 
 class Script(BaseModel):
-    """A curve over the time of day in Unix seconds. A number is a constant, a list is one value after the other."""
+    """Describes the values of a simulated metric over Unix time: a constant, a ramp, a sine, or a list in turn.
+
+    A number is short for a constant, and a list for a list of values.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -73,7 +76,10 @@ def simulated_load(unix_time: float, rank: int, device_count: int) -> float:
 def simulated_readings(
     device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float
 ) -> dict[str, float]:
-    """Returns the readings of a device from its scripts, and values without a script from its load."""
+    """Returns the simulated memory, utilisation, power and temperature of a device.
+
+    Each value comes from its script, or from the device's load if it has no script.
+    """
     result = {
         "mem": device_load * memory * 0.9,
         "util": device_load * 100.0,
@@ -114,8 +120,9 @@ def device_measurements(
 
 
 def usage_measurements(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
-    """Returns the memory and the utilisation of a workload. ``parts`` are (readings of a device, its memory, the held
-    share).
+    """Returns the memory and the utilisation of a workload over its devices.
+
+    ``parts`` are (readings of a device, its memory, the held share).
     """
     if not parts:
         return []

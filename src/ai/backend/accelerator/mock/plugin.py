@@ -59,7 +59,7 @@ class MockOptions(ProgrammableOptions):
 
 
 class MockHook(PluginHook):
-    """Shows the workload its devices, as a vendor's plugin would."""
+    """Sets the variables by which a workload finds its mock devices, as the hook of a vendor's plugin would."""
 
     _plugin: MockPlugin
 
@@ -143,7 +143,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     @property
     def env_prefix(self) -> str:
-        """Returns the first part of the variables of sessions and of lines of ``resource.txt``."""
+        """Returns the prefix for the names of a session's environment variables and of entries in ``resource.txt``."""
         if self.declaration.device_plugin_name == CUDA_DEVICE:
             return "CUDA"
         return re.sub(r"\W", "_", self.declaration.slot_name).upper()
@@ -235,7 +235,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         return self.visible_device_config(device_alloc)
 
     def visible_device_config(self, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns the config of a workload that sees devices, held or not."""
+        """Returns the config of a workload that sees these devices, with or without holding them."""
         device_ids = sorted(device_alloc.device_ids(), key=self.mock_state.rank)
         if not device_ids:
             return WorkloadConfig()
@@ -264,7 +264,10 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         )
 
     def _resource_data(self, device_alloc: DeviceAllocation, ids: Sequence[DeviceId]) -> dict[str, str]:
-        """Returns lines of ``resource.txt``: what a library hook inside would read (peer facts 2.4)."""
+        """Returns the entries of ``resource.txt`` that describe the devices of a workload, and its shares of them.
+
+        A library hook inside the workload would read them (peer facts 2.4).
+        """
         device_shares = None
         if self.mock_state.slot_name("shares") in device_alloc.slots:
             ranked_devices = [(ids.index(device.device_id), part, device) for device, part in self._held(device_alloc)]

@@ -68,8 +68,9 @@ class SimulatedPowers:
         ]
 
     def _remaining(self, device: MockDevice, profile: str) -> int:
-        """Returns how many more partitions of a profile fit into a device, by their number and by the memory that is
-        left.
+        """Returns the number of further partitions of a profile that fit into a device.
+
+        The profile's largest number and the device's free memory limit it.
         """
         profiles = {partition.name: partition for partition in device.partitions}
         existing_profiles = [

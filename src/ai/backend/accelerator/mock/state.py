@@ -95,7 +95,10 @@ def _nvlink_pairs(rank: int, peer_rank: int) -> LinkKind:
 
 
 def _pcie_tree(rank: int, peer_rank: int) -> LinkKind:
-    """Returns the kind of a link in a tree of two devices below a switch and two switches below a root."""
+    """Returns the kind of the link between two devices of a simulated PCIe tree.
+
+    In the tree each switch has two devices, and each root has two switches.
+    """
     if rank // 2 == peer_rank // 2:
         return LinkKind.PCIE_SWITCH
     return LinkKind.PCIE_ROOT if rank // 4 == peer_rank // 4 else LinkKind.NUMA
@@ -139,8 +142,10 @@ ALL_DEVICES = "*"
 
 
 class ControlPanel:
-    """Combines the declaration's failures and faults with those of the control file, which is read again after a
-    change. A malformed one changes nothing while the plugin runs, and is reported in the log and in ``problem``.
+    """Combines the failures and faults of the declaration with those of the control file.
+
+    The control file is read again after a change. A malformed one changes nothing while the plugin runs, and is
+    reported in the log and in ``problem``.
     """
 
     def __init__(
@@ -208,8 +213,9 @@ _DEVICE_GROUP = "whole"
 
 
 def slice_slot_name(memory_size: int) -> str:
-    """Returns the part after the dot of the slot name for a slice of ``memory_size`` bytes, such as
-    ``device:10g-mig``. The slice's memory is in GiB there (peer facts 2.4).
+    """Returns the subtype of the slot for a slice of ``memory_size`` bytes, such as ``device:10g-mig`` for 10 GiB.
+
+    The subtype is the part of the slot name after the dot (peer facts 2.4).
     """
     return f"device:{max(1, memory_size >> 30)}g-mig"
 

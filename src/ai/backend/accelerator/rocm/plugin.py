@@ -89,8 +89,10 @@ class RocmPlugin(TreePlugin):
         return (_NAMESPACE,)
 
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
-        """Returns a config that names the GPUs by unique id, if each is whole and has one, and by number otherwise. In
-        a container numbers begin anew: ROCr counts the GPUs that it can open.
+        """Returns a config whose variables name the workload's GPUs, by unique id if possible and by number otherwise.
+
+        Unique ids are used if each GPU is whole and has one. In a container numbers begin anew: ROCr counts the GPUs
+        that it can open.
         """
         device_ids = [scanned.device.device_id for scanned in held]
         names_ids = all(device_id.startswith("GPU-") for device_id in device_ids) and all(
@@ -150,7 +152,7 @@ class RocmPlugin(TreePlugin):
     async def gather_process_metrics(
         self, ctx: StatContext, pids: Mapping[int, KernelId]
     ) -> Mapping[int, Sequence[Measurement]]:
-        """Returns ``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
+        """Returns ``rocm_mem`` of each process that uses GPUs: its bytes of memory on all GPUs together."""
         used_bytes = await self.reading(lambda: {pid: process_memory(self.tree, pid) for pid in pids})
         return {
             pid: [Measurement(key="rocm_mem", value=float(sum(memory.values())), unit_hint="bytes", stats=GAUGE_STATS)]

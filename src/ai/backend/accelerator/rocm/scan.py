@@ -119,7 +119,10 @@ class KfdGpu(msgspec.Struct, frozen=True):
 
 
 def properties(tree: Tree, path: str) -> dict[str, int]:
-    """Reads a properties file of the KFD, lines ``name number``; skips others. Raises Missing or Unreadable."""
+    """Reads the lines ``NAME NUMBER`` of a properties file of the KFD, and skips all other lines.
+
+    Raises Missing or Unreadable.
+    """
     result = {}
     for line in tree.read(path).splitlines():
         name, _, value = line.strip().partition(" ")
@@ -134,7 +137,10 @@ def gfx_name(version: int) -> str:
 
 
 def gpus(tree: Tree) -> Iterator[KfdGpu]:
-    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, but keeps its number."""
+    """Yields the GPUs of the KFD's topology in the order of ROCr, without GPUs that cannot be read.
+
+    A skipped GPU keeps its number.
+    """
     rank = 0
     for name in tree.names(f"{TOPOLOGY}/nodes"):
         path = f"{TOPOLOGY}/nodes/{name}"
@@ -210,8 +216,10 @@ _MB_IN_GIB = 1_000_000 / 2**30
 
 
 def device_ids(listed_gpus: Sequence[KfdGpu]) -> dict[int, DeviceId]:
-    """Returns the device id of each KFD node: ``GPU-<unique id>`` as ROCr names it. Further partitions have a number,
-    ``GPU-<unique id>.1``. A GPU without a unique id, or with that of another one, is named by its PCI address.
+    """Returns the device id of each KFD node: ``GPU-<unique id>`` as ROCr names the GPU, or its PCI address.
+
+    Further partitions of a GPU have a number, ``GPU-<unique id>.1``. The PCI address names a GPU without a unique id,
+    or with that of another one.
     """
     addresses_of_id: dict[int, set[str]] = {}
     for gpu in listed_gpus:
@@ -227,8 +235,10 @@ def device_ids(listed_gpus: Sequence[KfdGpu]) -> dict[int, DeviceId]:
 
 
 def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
-    """Returns every GPU, or every partition of a GPU that is cut. ``max_uncorrectable``: uncorrectable memory errors
-    that a healthy GPU may have; ``rocm_version``: for the variant properties.
+    """Returns the GPUs of the node, or the partitions instead of a GPU that is cut.
+
+    ``max_uncorrectable``: uncorrectable memory errors that a healthy GPU may have; ``rocm_version``: for the variant
+    properties.
     """
     listed_gpus = list(gpus(tree))
     id_of_node = device_ids(listed_gpus)
@@ -332,15 +342,19 @@ def _device(
 
 
 def _partitioning(tree: Tree, pci: PciDevice | None, gpu: KfdGpu) -> Iterator[PartitioningCapability]:
-    """Yields the modes of ``available_compute_partition``, as ``SPX, DPX, QPX, CPX``; MI300 and later have it."""
+    """Yields the modes into which a GPU can be partitioned, as listed in the file ``available_compute_partition``.
+
+    The modes are ``SPX``, ``DPX``, ``QPX`` and ``CPX``; MI300 and later GPUs have the file.
+    """
     modes = tree.text(f"{pci.path}/available_compute_partition") if pci is not None else None
     for mode in re.findall(r"[A-Z]{3}", modes or ""):
         yield PartitioningCapability(technology=mode, max_partitions=_PARTITION_COUNTS.get(mode, max(1, gpu.xcc)))
 
 
 def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink]) -> tuple[DeviceLink, ...]:
-    """Returns a GPU's XGMI links where the KFD reports them, and its PCI express links to other peers. Partitions of
-    one GPU are linked inside of it.
+    """Returns the links of a GPU to its peers: XGMI links where the KFD reports them, and PCI Express links otherwise.
+
+    Partitions of one GPU are linked inside of it.
     """
     bandwidth_of_peer = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
     xgmi_links = {

@@ -1,7 +1,7 @@
-"""Makes a plugin class for each data file of the package when the class is accessed. ``families:tt_n300`` is of
-``data/tt-n300.toml``.
+"""Makes the plugin class of a packaged data file when the class is accessed as an attribute of this module.
 
-The names are those of the entry points in ``pyproject.toml``."""
+``families:tt_n300`` is of ``data/tt-n300.toml``. The names are those of the entry points in ``pyproject.toml``.
+"""
 
 from __future__ import annotations
 

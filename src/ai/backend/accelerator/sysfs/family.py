@@ -54,7 +54,10 @@ def _check_pattern(pattern: str) -> str:
 
 
 def placeholders(template: str) -> set[str]:
-    """Returns the names in braces. Raises ValueError if the template is malformed."""
+    """Returns the names of the placeholders in a template, such as ``index`` in ``/dev/dri/card{index}``.
+
+    Raises ValueError if the template is malformed.
+    """
     names = set()
     for _, name, spec, conversion in string.Formatter().parse(template):
         if name is None:
@@ -87,7 +90,7 @@ Template = Annotated[str, BeforeValidator(lambda v: _check_template(v) if isinst
 
 
 class Value(Table):
-    """Declares a value to read of a device. A text stands for ``{attribute = TEXT}``."""
+    """Declares from which file of a device a value is read. A plain text stands for ``{attribute = TEXT}``."""
 
     attribute: Attribute | None = Field(default=None, description="The first file that matches is read.")
     name_of: Attribute | None = Field(default=None, description="The last part of where this path leads is taken.")
@@ -169,7 +172,10 @@ class Condition(Table):
 
 
 class Model(Table):
-    """A model of the family. The first one whose PCI ids fit is the device's; one without ids fits every device."""
+    """Describes one model of the family. A device has the first model whose PCI ids contain the device's id.
+
+    A model without PCI ids fits every device.
+    """
 
     name: str = Field(min_length=1, max_length=128)
     pci_devices: tuple[Annotated[str, Field(pattern=r"^0x[0-9a-f]{4}$")], ...] = ()
@@ -187,7 +193,7 @@ class Model(Table):
 
 
 class Node(Table):
-    """A device node, or several by ``*``, that workloads get."""
+    """Declares a device node that workloads get. The path may contain ``*`` for several device nodes."""
 
     path: Annotated[Template, BeforeValidator(_check_device_path)]
     permissions: str = Field(default="rw", pattern=r"^r?w?m?$")
@@ -195,7 +201,7 @@ class Node(Table):
 
 
 class Bind(Table):
-    """A path of the node that workloads see."""
+    """Declares a path of the host that is mounted into workloads."""
 
     source: Annotated[Template, Field(pattern=r"^/.*$")]
     target: Annotated[Template, Field(pattern=r"^/.*$")] | None = None

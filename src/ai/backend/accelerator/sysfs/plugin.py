@@ -1,6 +1,4 @@
-"""Serves the devices that data files describe, by one plugin class for each family and one for the operator's own
-files.
-"""
+"""Defines plugin classes for devices that data files describe: one for each family, and one for files of operators."""
 
 from __future__ import annotations
 
@@ -166,20 +164,24 @@ class SysfsPlugin(TreePlugin):
 
 
 def _with_plugin_key(scanned: ScannedDevice, key: str) -> ScannedDevice:
-    """Returns a device with the name of the plugin that lists it."""
+    """Returns the scanned device with ``key``, the key of the plugin that lists the device, as its device name."""
     return replace(scanned, device=replace(scanned.device, device_name=DeviceName(key)))
 
 
 def _fill_for_devices(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
-    """Fills a template for each device, and joins the texts by commas. Equal texts are joined once. Returns None where
-    a device lacks a value: a list without it would hide the device from its user.
+    """Fills a template once for each device, and joins the different texts by commas.
+
+    Returns None where a device lacks a value: a list without it would hide the device from its user.
     """
     filled_texts = [text for device_fields in fields if (text := fill(template, device_fields)) is not None]
     return ",".join(dict.fromkeys(filled_texts)) if len(filled_texts) == len(fields) else None
 
 
 def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Returns the variables of a workload. ``{"1" = ..., "2" = ...}`` depends on how many devices it has."""
+    """Returns the environment variables of a workload, from the family's templates and the values of its devices.
+
+    A variable that is declared as ``{"1" = ..., "2" = ...}`` depends on how many devices the workload has.
+    """
     env: dict[str, str] = {}
     for name, value in family.env.items():
         text = value.get(str(len(fields))) if isinstance(value, Mapping) else _fill_for_devices(value, fields)

@@ -122,8 +122,9 @@ def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
-    """Returns True if the device at a place belongs to the family. An unreadable one counts too, since a faulty device
-    must not vanish.
+    """Returns True if the device at an entry fulfils all conditions of the family (``only_if``).
+
+    An unreadable condition counts as fulfilled and as a fault, since a faulty device must not vanish.
     """
     for condition in family.only_if:
         try:
@@ -170,8 +171,9 @@ def _serial(tree: Tree, family: Family, entry: Entry, serials: MutableMapping[st
 
 
 def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: str) -> dict[str, str]:
-    """Returns the values for the templates of a device. A missing value is left out; a malformed value makes the device
-    unhealthy.
+    """Returns by name the values that replace the placeholders in a device's templates.
+
+    A missing value is left out; a malformed value makes the device unhealthy.
     """
     fields = {"index": entry.index, "name": entry.name, "id": device_id, "model": model.name}
     if entry.pci is not None:
@@ -207,8 +209,9 @@ def fill(template: str, fields: Mapping[str, str]) -> str | None:
 
 
 def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
-    """Returns the existing device nodes of a device. A device whose family has nodes for each device needs at least one
-    of its own.
+    """Returns the existing device nodes of a device. Records faults for nodes that should exist.
+
+    A device whose family has nodes for each device needs at least one of its own.
     """
     nodes: list[DeviceMapping] = []
     own_nodes: list[bool] = []
@@ -282,7 +285,10 @@ def _memory(tree: Tree, family: Family, entry: Entry, model: Model) -> int:
 
 
 def _variants(tree: Tree, family: Family, model: Model, memory: int) -> Iterator[VariantProperty]:
-    """Yields the variant properties of a device, by ``FEATURES``. Yields none if its family names no namespace."""
+    """Yields the variant properties of a device: its model, memory, driver version and precisions.
+
+    Yields none if its family names no namespace.
+    """
     if not family.variant_namespace:
         return
     features: Sequence[tuple[str, str | None]] = (

@@ -55,7 +55,10 @@ class FrameSink(Protocol):
         """Handles a frame of the runner. The method must not raise or wait."""
 
     def on_exit(self, frame: Frame | None) -> None:
-        """Handles the end of the workload, after which no frame follows. ``frame`` is the last one of the shim."""
+        """Handles the end of the workload, after which no frame follows.
+
+        ``frame`` is the last one of the shim.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +70,7 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class KernelChannel:
-    """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
+    """Exchanges frames with the runner of one kernel. A stream that breaks is opened again after frame ``received``."""
 
     _open_channel: OpenChannel
     received: int
@@ -153,7 +156,9 @@ class KernelChannel:
     async def request(
         self, frame: dict[str, Any], timeout_s: float, *, chunk_space: int = 0
     ) -> tuple[dict[str, Any], list[Chunk]]:
-        """Sends a request and returns the reply's data and the chunks before it, which may take ``chunk_space`` bytes.
+        """Sends a request to the runner, and returns the data of its reply and the chunks that preceded the reply.
+
+        The chunks may take ``chunk_space`` bytes.
 
         Raises:
             NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
@@ -268,7 +273,7 @@ class KernelChannel:
             sink.on_exit(frame)
 
     def on_workload_end(self) -> None:
-        """Handles the end of the workload, which the runtime and not the runner reported."""
+        """Handles the end of the workload if the runtime, and not the runner, has reported it."""
         if self._ended is None:
             self._deliver_end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 
@@ -280,8 +285,9 @@ class KernelChannel:
 
 
 def _take_chunk(request: _Request, index: int, encoded_chunk: str) -> None:
-    """Stores a chunk for its request. If the chunks take more space than allowed, the request fails and they are
-    dropped.
+    """Adds a chunk of the runner's reply to its request. Fails the request if the chunks exceed its space.
+
+    The chunks of a failed request are dropped.
     """
     request.chunk_space -= len(encoded_chunk) + _CHUNK_OVERHEAD
     request.chunks.append((index, encoded_chunk))

@@ -44,7 +44,10 @@ async def _upload_file(channel: KernelChannel, file: FileBlob, timeout_s: float)
 
 
 async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int, timeout_s: float) -> list[TarFile]:
-    """Returns one tar archive for each path. Raises the runner's error, or LimitExceeded over ``max_bytes`` in all."""
+    """Downloads files and folders of a session, and returns one tar archive for each path.
+
+    Raises the runner's error, or LimitExceeded over ``max_bytes`` in all.
+    """
     frame = {"t": "file-read", "paths": list(paths), "max_bytes": max_bytes}
     _, chunks = await channel.request(frame, timeout_s, chunk_space=2 * _archive_limit(len(paths), max_bytes))
     archives = _assemble_archives(chunks, len(paths), max_bytes)
@@ -55,7 +58,10 @@ async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int,
 
 
 def _archive_limit(count: int, max_bytes: int) -> int:
-    """Returns the largest size of all archives: the runner counts contents, tar adds headers and padding."""
+    """Returns the largest size of all archives of a download together, with the headers and the padding of tar.
+
+    The runner's limit ``max_bytes`` only counts the contents.
+    """
     return 2 * max_bytes + count * 20_480
 
 

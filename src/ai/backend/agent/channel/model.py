@@ -33,7 +33,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
 
 class RunsRecord(Record, frozen=True, kw_only=True):
-    """Stores the code runs of a kernel in order. The shim has dropped the frames up to ``acked``."""
+    """Stores the code runs of a kernel in order. ``acked`` is the last frame that the shim was allowed to drop."""
 
     version: int = RECORD_VERSION
     attempt: int

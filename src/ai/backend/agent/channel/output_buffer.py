@@ -37,7 +37,7 @@ class ConsoleBuffer:
     dropped: dict[str, int] = field(default_factory=dict)
 
     def count_dropped(self, kind: str, dropped_count: int) -> None:
-        """Counts dropped characters of a stream, or dropped rich items."""
+        """Adds to the counts of dropped output. Streams are counted in characters, rich output in items."""
         self.dropped[kind] = self.dropped.get(kind, 0) + dropped_count
 
     def add(self, kind: str, data: Any, seq: int) -> None:

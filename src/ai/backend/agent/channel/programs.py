@@ -41,14 +41,14 @@ class Program:
         self._has_ended = False
 
     def push(self, frame: PtyFrame) -> bool:
-        """Queues a frame for the reader. Returns False for output beyond the window, which no honest runner sends."""
+        """Queues a frame for the reader. Returns False if more output waits than an honest runner sends."""
         self._buffered_bytes += len(frame.data) + _FRAME_COST_BYTES
         self._frames.append(frame)
         self._changed.set()
         return self._buffered_bytes <= 2 * WINDOW_BYTES
 
     def end(self, exit_code: int | None = None) -> None:
-        """Ends the stream without an exit code, for a program whose exit code is unknown."""
+        """Ends the stream with an exit code, or without one for a program whose exit code is unknown."""
         if not self._has_ended:
             self._has_ended = True
             self.push(PtyFrame(kind="closed", exit_code=exit_code))
@@ -176,8 +176,9 @@ class Programs:
             self.acknowledge()
 
     def _end_orphan(self, name: str) -> None:
-        """Ends a program that an earlier agent started. The number is bounded, since a hostile runner may invent
-        names.
+        """Ends a program that was started before the agent's restart, and of which the runner still sends output.
+
+        The number of such programs is bounded, since a hostile runner may invent names.
         """
         if name.startswith(f"{self.prefix}-") or name in self._orphans or len(self._orphans) >= _MAX_ORPHANS:
             return

@@ -37,7 +37,10 @@ def record_run(
 
 
 def read_phases(reported_phases: object, run_start: float, run_end: float) -> list[tuple[str, float, float]]:
-    """Returns the phases that a runner reported, their times moved into the interval that the agent saw."""
+    """Returns the name, the start and the end of each phase that a runner reported for a run.
+
+    The times are moved into the interval of the run that the agent saw.
+    """
     phases: list[tuple[str, float, float]] = []
     for entry in reported_phases[:_MAX_PHASES] if isinstance(reported_phases, list) else ():
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str) or entry[0] not in PHASES:

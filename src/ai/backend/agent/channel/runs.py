@@ -37,9 +37,9 @@ INFRASTRUCTURE_FAILED = -1
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Holds a code run and its output. ``is_over`` is set once the last change of state is buffered; the run is removed
-    once that change was fetched.
+    """Holds a code run and its output.
 
+    ``is_over`` is set once the last change of state is buffered; the run is removed once that change was fetched.
     ``is_input_requested`` is True from a request for input to its answer or an interrupt; further requests are ignored.
     """
 
@@ -214,7 +214,7 @@ class RunQueue:
             await self.channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
-        """Cancels a run, which then ends with exec-timeout or the reason; the session keeps running."""
+        """Cancels a run, whose result then states ``reason``, such as exec-timeout. The session keeps running."""
         run = self._runs.get(run_id)
         if run is None or run.is_over:
             return
@@ -367,7 +367,7 @@ class RunQueue:
 
 
 def memory_hint(memory_bytes: int) -> str:
-    """Returns the memory limit of a session, and the option that sets a larger one."""
+    """Returns a message for users with the memory limit of their session, and the option that sets a larger limit."""
     limit, larger_limit = BinarySize(memory_bytes), BinarySize(2 * memory_bytes)
     return f"the session's limit is {limit}; start one with more, such as -r mem={larger_limit}"
 

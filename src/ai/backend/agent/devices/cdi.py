@@ -48,9 +48,7 @@ class CdiSpecifications:
                 await asyncio.to_thread(remove_others, Path(directories[-1]), self._agent_id, kept_keys)
 
     async def ensure(self, names: Collection[str]) -> None:
-        """Refreshes the files if no file describes one of the names, such as the name of a device that was just
-        made.
-        """
+        """Refreshes the files if one of these device names is described by no file, such as that of a new device."""
         described_names = frozenset(name for names in self._names_of_plugin.values() for name in names)
         if not described_names.issuperset(names):
             await self.refresh()

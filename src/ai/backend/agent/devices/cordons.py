@@ -25,9 +25,11 @@ class NamedValueStore(Protocol):
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a device that takes no new workloads until its cordon is removed. With a ``taint`` the device takes
-    only workloads that tolerate this key. ``until`` is Unix time; None: until somebody uncordons the device. ``rule``:
-    the rule that has set the cordon; empty: an operator has.
+    """Describes a cordon or a taint of a device.
+
+    A cordoned device takes no new workloads. With a ``taint`` the device takes only workloads that tolerate this key.
+    ``until`` is Unix time; None: until somebody uncordons the device. ``rule``: the rule that has set the cordon;
+    empty: an operator has.
     """
 
     device_name: str
@@ -75,8 +77,9 @@ class Cordons:
         return {key: cordon.taint for key, cordon in self._cordons.items() if cordon.taint}
 
     def rule_of(self, device_name: str, device_id: DeviceId) -> str | None:
-        """Returns the rule that has cordoned or tainted a device. Returns an empty text if an operator has, and None if
-        the device has neither.
+        """Returns the name of the rule that has cordoned or tainted a device, or an empty text if an operator has.
+
+        Returns None if the device has neither a cordon nor a taint.
         """
         cordon = self._cordons.get((device_name, device_id))
         return None if cordon is None else cordon.rule

@@ -13,7 +13,7 @@ from ai.backend.pluginhost.handle import PluginHandle
 
 
 class CutDevices:
-    """Finds partitions in an inventory, of devices that are cut into partitions on demand."""
+    """Finds, in an inventory, the partitions of devices that are cut into partitions on demand."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -35,8 +35,9 @@ class CutDevices:
         return [device.device_id for device in listed_devices if device.parent_id == parent_id]
 
     def find_uncut_partition(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
-        """Returns the plugin, slot and device of one partition that a kernel holds and that is not cut yet. Returns
-        None if every partition of the kernel is cut.
+        """Finds a partition that a kernel holds and that is not cut yet. Returns its plugin, its slot and its device.
+
+        Returns None if every partition of the kernel is cut.
         """
         inventory = self._inventory
         for slot_name, quantities in inventory.holding(kernel_id).slots.items():

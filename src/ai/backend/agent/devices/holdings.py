@@ -12,8 +12,9 @@ from ai.backend.common.ids import SlotName
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """Holds the allocation of a kernel or a claim, and the part of it that the present devices provide
-    (``taken_devices``).
+    """Holds the allocation of a kernel or of a device claim.
+
+    ``taken_devices`` is the part of the allocation that the present devices provide.
     """
 
     allocation: DeviceAllocation
@@ -21,9 +22,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class ClaimedDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the device claim of a kernel: the slots that the claim provides and, if it is bound already, its
-    devices.
-    """
+    """Describes the device claim of a kernel: its slots and, if the claim is bound already, its devices."""
 
     claim_id: str
     slots: frozenset[str]
@@ -45,16 +44,18 @@ class Holdings:
     claim_of_kernel: dict[str, str] = field(default_factory=dict)
 
     def all(self) -> list[tuple[str, Holding]]:
-        """Returns every holding once, each with a kernel that holds it. For a claim of several kernels this is the
-        first kernel.
+        """Returns the holdings of all kernels and of all claims, each with the id of a kernel that has the holding.
+
+        For a claim of several kernels this is the first kernel.
         """
         kernel_of_claim = {claim_id: kernel_id for kernel_id, claim_id in reversed(self.claim_of_kernel.items())}
         claim_holdings = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self.of_claim.items()]
         return [*self.of_kernel.items(), *claim_holdings]
 
     def holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, Holding], str]:
-        """Returns the holding that gives a kernel this slot, as the map of holdings and the key in it. The holding is
-        that of the kernel's claim if the claim has the slot, and otherwise the kernel's own.
+        """Returns the place of the holding that gives a kernel a slot: a map of holdings and the key in this map.
+
+        The holding is that of the kernel's claim if the claim has the slot, and otherwise the kernel's own.
         """
         claim_id = self.claim_of_kernel.get(kernel_id, "")
         claim_holding = self.of_claim.get(claim_id)
@@ -82,9 +83,7 @@ class Holdings:
 
 
 def split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
-    """Splits an allocation into two: the devices of the slots that a claim does not provide, and the devices of the
-    claim.
-    """
+    """Splits an allocation into the devices of a kernel itself and the devices of its claim, by their slots."""
     claimed_devices = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
     other_devices = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
     return DeviceAllocation(slots=other_devices), DeviceAllocation(slots=claimed_devices)

@@ -74,8 +74,10 @@ class Inventory:
         whole_devices: WholeDevices | None = None,
         tree: Tree | None = None,
     ) -> None:
-        """Makes an inventory without devices. ``cut_on_demand``: the plugins whose devices are offered by the
-        partitions that they can be cut into. ``tree``: sysfs.
+        """Makes an inventory that has no devices until the first refresh.
+
+        ``cut_on_demand``: the plugins whose devices are offered by the partitions that they can be cut into. ``tree``:
+        sysfs.
         """
         self._plugins = plugins
         self._whole_devices = whole_devices if whole_devices is not None else WholeDevices()
@@ -149,7 +151,7 @@ class Inventory:
 
     @property
     def is_stale(self) -> bool:
-        """Returns True while the alloc maps lack changes of the devices, so that a rebuild is due."""
+        """Returns True if devices have changed since the alloc maps were built, so that a rebuild is due."""
         return self._built_devices != {key: kind.devices for key, kind in self.kinds.items()}
 
     def _apply(self, handle: PluginHandle, query: asyncio.Task[DeviceKind]) -> bool:
@@ -264,8 +266,10 @@ class Inventory:
         return self._is_idle(plugin_key, device) or bool(self._holders_of([device.device_id], slot_names))
 
     def _is_idle(self, plugin_key: str, device: ComputeDevice) -> bool:
-        """Returns True for a partition that may be joined as soon as no kernel holds it. A partition that is unhealthy,
-        tainted or refused by its plugin may not, because somebody works on it or will inspect it.
+        """Returns True if a partition may be joined with its device as soon as no kernel holds the partition.
+
+        A partition that is unhealthy, tainted or refused by its plugin may not, because somebody works on it or will
+        inspect it.
         """
         key = plugin_key, device.device_id
         return (
@@ -284,7 +288,10 @@ class Inventory:
         )
 
     def keep_partition(self, plugin_key: str, partition_id: DeviceId) -> None:
-        """Counts a partition as a device of its own for a while, since its plugin refuses to join it."""
+        """Prevents for a while that a partition is joined, since its plugin refuses to join it.
+
+        The partition counts as a device of its own meanwhile.
+        """
         now = asyncio.get_running_loop().time()
         self._kept_partitions = {key: until for key, until in self._kept_partitions.items() if until > now}
         self._kept_partitions[plugin_key, partition_id] = now + KEPT_PARTITION_S
@@ -309,8 +316,11 @@ class Inventory:
     def set_cordons(
         self, reasons: Mapping[tuple[str, DeviceId], str], taints: Mapping[tuple[str, DeviceId], str]
     ) -> None:
-        """Excludes the devices in ``reasons``, and no other cordoned ones, from allocation, and states ``taints`` at
-        devices. Both hold for the partitions of a device too. :meth:`rebuild` must follow."""
+        """Replaces the cordons and the taints of all devices by ``reasons`` and ``taints``.
+
+        A cordoned device is excluded from allocation. Both hold for the partitions of a device too. :meth:`rebuild`
+        must follow.
+        """
         changed_keys = {key for key, _ in reasons.items() ^ self._reason_of_cordoned.items()}
         changed_keys |= {key for key, _ in taints.items() ^ self._taint_of_device.items()}
         self._reason_of_cordoned, self._taint_of_device = dict(reasons), dict(taints)
@@ -328,7 +338,7 @@ class Inventory:
         self.on_health_changes(plugin_key)
 
     def holders(self, plugin_key: str, device_id: DeviceId) -> list[str]:
-        """Returns the kernels that hold a device of a plugin, or a partition that is counted at it."""
+        """Returns the kernels that hold a device of a plugin, or hold a partition that is counted at this device."""
         kind = self.kinds[plugin_key]
         partition_ids = next((d.partition_ids for d in kind.devices if d.device_id == device_id), ())
         return self._holders_of([device_id, *partition_ids], kind.slot_names)
@@ -391,7 +401,7 @@ class Inventory:
         self._update_uncounted()
 
     def _update_uncounted(self) -> None:
-        """Excludes each device of which a kernel holds more of a slot than the device offers now."""
+        """Excludes from allocation each device of which a kernel holds more than the device offers now."""
         reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         for kernel_id, holding in self._holdings.all():
             for slot, quantities in holding.allocation.slots.items():
@@ -406,7 +416,10 @@ class Inventory:
             self.on_health_changes(key)
 
     def _owners_of_held(self, slot: str) -> list[str]:
-        """Returns the plugins whose devices a kernel may hold by this slot. The kernel may be from before a restart."""
+        """Returns the keys of the plugins that may own the devices of a slot that a kernel holds.
+
+        The kernel may be from before a restart.
+        """
         device_name = slot.partition(".")[0]
         plugin_keys = [
             key
@@ -504,9 +517,7 @@ class Inventory:
         self._holdings.of_kernel[kernel_id] = Holding(allocation, allocation)
 
     def _reserve(self, allocation: DeviceAllocation) -> DeviceAllocation:
-        """Takes the devices of a claim that no kernel holds, as far as they are still present, and returns the taken
-        devices.
-        """
+        """Takes the present devices of a claim that no kernel holds, and returns the devices that were taken."""
         return self._allocator.adopt(ResourceSlot(), allocation)
 
     def _bound_of(self, claim: ClaimedDevices) -> DeviceAllocation | None:
@@ -595,7 +606,10 @@ class Inventory:
         return frozenset(healthy_ids)
 
     def adopt(self, kernel_id: str, allocation: DeviceAllocation, claim: ClaimedDevices | None = None) -> None:
-        """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
+        """Records the allocation of a kernel that runs since before the agent's restart.
+
+        The allocation is recorded even if it exceeds the present devices.
+        """
         if claim is not None:
             allocation, claimed_devices = split(allocation, claim.slots)
             self._holdings.claim_of_kernel[kernel_id] = claim.claim_id

@@ -28,8 +28,9 @@ MAX_CARDS = 64
 
 
 class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over
-    Ethernet.
+    """Describes a network card that has a link: its name, its PCI address and its rate in Gbit/s.
+
+    ``is_rdma``: it does RDMA, by InfiniBand or over Ethernet.
     """
 
     name: str

@@ -26,8 +26,9 @@ Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 
 
 class _Action(msgspec.Struct, frozen=True):
-    """Describes a device operation. ``power`` is the required capability; ``argument`` describes the argument, if
-    any.
+    """Describes one kind of device operation: the function that runs it, and the capability that the plugin needs.
+
+    ``power`` is the required capability; ``argument`` describes the argument, if any.
     """
 
     power: str
@@ -77,7 +78,7 @@ class DeviceOperations:
         self._locks: dict[str, asyncio.Lock] = {}
 
     def lock_of(self, plugin_key: str) -> asyncio.Lock:
-        """Returns the lock under which devices of a plugin are changed."""
+        """Returns the lock that permits changes of a plugin's devices to one caller at a time."""
         return self._locks.setdefault(plugin_key, asyncio.Lock())
 
     async def operate(self, req: OperateDevice) -> DeviceOperation:
@@ -103,8 +104,10 @@ class DeviceOperations:
             return await self._run_operation(handle, req, action)
 
     async def _change_cordon(self, req: OperateDevice) -> DeviceOperation:
-        """Cordons, taints or uncordons a device. Kernels that hold the device go on, and the plugin is not asked: a
-        device of a plugin that has failed can be cordoned, and a device that is not listed any more can be uncordoned.
+        """Cordons, taints or uncordons a device, without a call of its plugin.
+
+        Kernels that hold the device go on. A device of a plugin that has failed can be cordoned, and a device that is
+        not listed any more can be uncordoned.
         """
         device_id = DeviceId(req.device_id)
         kind = self._inventory.kinds.get(req.device_name)
@@ -135,8 +138,9 @@ class DeviceOperations:
         return (plugin_key, device_id) in {**self._cordons.reasons(), **self._cordons.taints()}
 
     def rule_of(self, plugin_key: str, device_id: DeviceId) -> str | None:
-        """Returns the rule that has cordoned or tainted a device. Returns an empty text if an operator has, and None if
-        the device has neither.
+        """Returns the name of the rule that has cordoned or tainted a device, or an empty text if an operator has.
+
+        Returns None if the device has neither a cordon nor a taint.
         """
         return self._cordons.rule_of(plugin_key, device_id)
 

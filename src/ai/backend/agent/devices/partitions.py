@@ -46,9 +46,11 @@ class Partitioner:
         clock: Callable[[], float],
         read_kept_ids: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> None:
-        """Stores the settings of partitioning. ``names``: the plugins. ``idle_s``: after how long an idle partition is
-        joined; None: never. ``read_kept_ids`` returns the devices of claims, and raises BackendError if they are
-        not known; then no partition is joined or reused.
+        """Stores the settings of partitioning and the services by which devices are cut and joined.
+
+        ``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never. ``read_kept_ids``
+        returns the devices of claims, and raises BackendError if they are not known; then no partition is joined or
+        reused.
         """
         self._plugins = plugins
         self._inventory = inventory

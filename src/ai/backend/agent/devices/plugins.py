@@ -55,8 +55,11 @@ class PluginSet:
         self.changed()
 
     async def start(self, now: float) -> None:
-        """Starts all plugins that are not started. Slow plugins, and those that are started again after a failure,
-        continue in the background, then call ``changed``."""
+        """Starts the plugins that are not started and are due, and orders the plugins.
+
+        Slow plugins, and those that are started again after a failure, continue in the background, then call
+        ``changed``.
+        """
         startable = [handle for handle in self.handles if handle not in self._starting and handle.may_start(now)]
         first_handles = [handle for handle in startable if handle not in self._attempted]
         self._attempted.update(first_handles)
@@ -107,6 +110,9 @@ class PluginSet:
         raise PluginError(f"the plugin {plugin_key} is not available on this agent{reason}")
 
     def _unused_settings(self) -> set[str]:
-        """Returns device names with settings but no plugin; empty until every plugin was loaded."""
+        """Returns the keys of plugin settings that belong to no plugin of this agent.
+
+        The result is empty until every plugin was loaded.
+        """
         are_loaded = all(handle.version for handle in self.handles)
         return set(self.settings) - {handle.key for handle in self.handles} if are_loaded else set()

@@ -73,7 +73,10 @@ async def query_devices(
 
 
 async def query_info(handle: PluginHandle) -> dict[str, str]:
-    """Returns the versions of a plugin's node. Raises BackendError."""
+    """Returns the versions of the software on the node that a plugin reports, such as its driver.
+
+    Raises BackendError.
+    """
     node_info = await handle.call(
         "get_node_info", lambda plugin: plugin.get_node_info(), check=responses.validate_node_info
     )
@@ -96,8 +99,11 @@ class PluginQueries:
         finish: Callable[[bool], Awaitable[None]],
         report: Callable[[], None],
     ) -> None:
-        """``apply`` takes over an answer and returns True if devices or slots have changed. After a late one ``finish``
-        is awaited under the lock, and ``report`` is called if it has changed something."""
+        """Stores the functions that query a plugin and that process its answers.
+
+        ``apply`` takes over an answer and returns True if devices or slots have changed. After a late answer ``finish``
+        is awaited under the lock, and ``report`` is called if the answer has changed something.
+        """
         self.lock = asyncio.Lock()
         self._query = query
         self._apply = apply

@@ -23,7 +23,7 @@ _CORDON_CHECKS = 3
 
 
 class DeviceUpkeep(msgspec.Struct, frozen=True):
-    """Operates, cordons and partitions the devices of an inventory."""
+    """Holds the services that change the devices of an inventory: operations, partitions and rules."""
 
     operations: DeviceOperations
     partitioner: Partitioner

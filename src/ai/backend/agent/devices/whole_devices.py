@@ -59,8 +59,9 @@ def _counted_device(
     joinable_partitions: Sequence[ComputeDevice],
     other_partitions: Sequence[ComputeDevice],
 ) -> ComputeDevice | None:
-    """Returns a device as if only ``other_partitions`` of its partitions were cut. Returns None if a partition's cost
-    is unknown.
+    """Returns a device with the counters that are left if only ``other_partitions`` of its partitions were cut.
+
+    Returns None if a partition's cost is unknown.
     """
     cost_of_slot = {slot.slot_name: slot.counters for slot in whole_device.slots if slot.counters}
     used_amounts: dict[str, int] = {}
@@ -100,8 +101,9 @@ def _has_slots_of(device: ComputeDevice, whole_device: ComputeDevice) -> bool:
 
 
 class WholeDevices:
-    """Stores the slots that each device offers while it is not cut. They survive a restart of the agent, when the
-    device may be cut already.
+    """Stores each device as its plugin listed it before it was cut, with the slots that it then offered.
+
+    The stored devices survive a restart of the agent, when a device may be cut already.
     """
 
     def __init__(self, store: NamedValueStore | None = None) -> None:

@@ -55,7 +55,7 @@ class DataDirectory:
             self._lock = None
 
     def next_epoch(self) -> int:
-        """Returns and stores a number that is larger than at any earlier start."""
+        """Returns and stores the epoch of this start of the agent. It is larger than at any earlier start."""
         path = self.path / "epoch"
         try:
             previous_epoch = int(path.read_text())

@@ -17,8 +17,9 @@ _MAX_RECORD_BYTES = 16 * 1024
 
 
 class ClientHello(msgspec.Struct, frozen=True):
-    """Holds the first message of a TLS client and the route name in it. ``record`` is the message as it came. ``alert``
-    tells the client that nobody has the name.
+    """Holds the first message of a TLS client, and the name of the route that the client asks for.
+
+    ``record`` is the message as it came. ``alert`` is the reply that tells the client that there is no such name.
     """
 
     name: str | None
@@ -27,7 +28,7 @@ class ClientHello(msgspec.Struct, frozen=True):
 
     @property
     def random(self) -> bytes:
-        """Returns the number that the client has made up for this connection."""
+        """Returns the random bytes that the client has sent in its first message."""
         return self.record[_RANDOM]
 
 
@@ -58,8 +59,9 @@ async def peek_hello(sock: socket.socket, context: ssl.SSLContext) -> ClientHell
 
 
 def hello_context(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Returns a TLS context for ``peek_hello``, whose handshake ends as soon as the name of the client's message is
-    known.
+    """Returns a TLS context whose handshake ends as soon as the name in the client's first message is read.
+
+    The context is for ``peek_hello``.
     """
 
     def record_name(tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int:
@@ -73,8 +75,9 @@ def hello_context(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 async def _peek(sock: socket.socket, count: int) -> bytes:
-    """Returns the first ``count`` bytes of a connection once all have arrived, and leaves them there. The kernel wakes
-    nobody before, so that a client that sends single bytes costs nothing.
+    """Waits for the first ``count`` bytes of a connection, and returns them without taking them from the connection.
+
+    The Linux kernel does not wake this process before, so that a client that sends single bytes costs nothing.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
     await _wait_until_readable(sock)

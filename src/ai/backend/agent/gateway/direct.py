@@ -12,8 +12,10 @@ from ai.backend.common.errors import Unavailable
 
 
 class DirectPorts:
-    """Takes free ports of ``port_range`` in turn, beginning at a random port. A freed port is used again as late as
-    possible, since nothing but the address tells clients of an old route from clients of the next route.
+    """Opens ports of ``port_range`` that are free, in turn, beginning at a random port.
+
+    A freed port is used again as late as possible, since nothing but the address tells clients of an old route from
+    clients of the next route.
     """
 
     def __init__(self, host: str, port_range: tuple[int, int]) -> None:
@@ -34,7 +36,7 @@ class DirectPorts:
         raise Unavailable(f"no port of container.port-range is free at {self._host}")
 
     def bind(self, port: int) -> socket.socket:
-        """Returns a socket that listens at this port, also at one that was taken before a restart. Raises OSError."""
+        """Returns a socket that listens at ``port``, even if it was taken before a restart. Raises OSError."""
         self._advance_after(port)
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         return socket.create_server((self._host, port), family=family)
@@ -44,9 +46,10 @@ class DirectPorts:
 
 
 class DirectClient(asyncio.Protocol):
-    """Represents the connection of a client without TLS, which is not read until its service is connected. Bytes that
-    come before reading stops are kept, since uvloop begins to read after ``connection_made``. ``accept`` is called
-    then, if there is one.
+    """Represents the connection of a client without TLS. Its bytes are not read until its service is connected.
+
+    Bytes that come before reading stops are kept, since uvloop begins to read after ``connection_made``. ``accept`` is
+    called then, if there is one.
     """
 
     def __init__(self, accept: Callable[[asyncio.Transport], None] | None = None) -> None:

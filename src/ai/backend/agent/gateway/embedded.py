@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class _ServerObject(ssl.SSLObject):
-    """Represents the server's side of a TLS handshake, with the route that the client has named."""
+    """Represents the server's side of a TLS handshake. ``route`` is the route that the client has named."""
 
     route: Route | None = None
 
 
 class _Accepted(TlsConnection):
-    """Represents an accepted connection of a client. ``on_connected`` is called before the first byte."""
+    """Represents the TLS connection of an accepted client. Calls ``on_connected`` once before it reads a byte."""
 
     def __init__(self, context: ssl.SSLContext, on_connected: Callable[[_Accepted, str], None]) -> None:
         super().__init__(context, server_side=True)

@@ -45,8 +45,9 @@ _SPARE_DESCRIPTORS = 200
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Describes a client that HAProxy authenticates. ``handed_back`` gets the connection that HAProxy opens for the
-    client.
+    """Describes a client that was passed to HAProxy and is not handed back yet.
+
+    ``handed_back`` gets the connection that HAProxy opens for the client.
     """
 
     frontend: int
@@ -173,7 +174,7 @@ class HaproxyPlane:
         return "\n".join(lines) + "\n"
 
     async def _on_start(self) -> None:
-        """Does nothing: HAProxy has read the files."""
+        """Does nothing at a start of HAProxy, since HAProxy has read its files already."""
 
     def _on_end(self) -> None:
         """Cuts all connections when HAProxy has ended, also connections whose descriptors HAProxy may have taken."""
@@ -209,7 +210,7 @@ class HaproxyPlane:
                 await self._assign_frontend(authority, other_authorities=authorities)
 
     async def _assign_frontend(self, authority: str, other_authorities: Collection[str]) -> None:
-        """Assigns an authority to a frontend of HAProxy that no other authority needs."""
+        """Assigns an authority to a frontend of HAProxy whose present authority is not needed any more."""
         unused_frontends = [
             frontend_number
             for frontend_number, frontend_authority in enumerate(self._authorities)
@@ -320,8 +321,10 @@ class HaproxyPlane:
                     return
 
     async def _match_returned_socket(self, sock: socket.socket) -> None:
-        """Finds the client to whom a connection from HAProxy belongs. The frontend and the name must be those by which
-        the client was passed on, since the client's random number alone may be that of another client.
+        """Passes a connection that HAProxy has opened to the waiting client to whom the connection belongs.
+
+        The frontend and the name must be those by which the client was passed on, since the client's random number
+        alone may be that of another client.
         """
         sock.setblocking(False)
         try:

@@ -9,7 +9,7 @@ from ai.backend.common.wire.reports import MetricFamily, MetricSample
 
 
 def gateway_families(gateway: ServiceGateway) -> list[MetricFamily]:
-    """Returns the metrics of a gateway; none before its first route."""
+    """Returns the metrics of a gateway for Prometheus. The list is empty before the gateway's first route."""
     traffic = gateway.traffic
     if not (gateway.routes.all() or traffic.accepted or any(traffic.refused.values())):
         return []

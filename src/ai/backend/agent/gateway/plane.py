@@ -14,7 +14,7 @@ MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS = 1024, 512
 
 
 class Clients(Protocol):
-    """Receives the clients of a plane: the gateway."""
+    """Defines the methods of the gateway that a plane calls for its clients."""
 
     def find_route(self, name: str | None) -> Route | None:
         """Returns the open route of this name."""
@@ -25,7 +25,7 @@ class Clients(Protocol):
         """
 
     def refuse(self, reason: str) -> None:
-        """Counts a refused client under a reason, which is a word of ``REFUSALS``."""
+        """Adds a refused client to the count of refusals for this reason, a word of ``REFUSALS``."""
 
     def cut_all(self) -> None:
         """Cuts every connection."""

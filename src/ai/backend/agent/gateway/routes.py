@@ -35,7 +35,7 @@ class Routes:
         return route if route is not None and route.is_open else None
 
     def find_equal(self, record: RouteRecord) -> Route | None:
-        """Returns the open route to the same port for the same authority."""
+        """Returns the open route to the same port of the same kernel for the same authority, or None."""
         for route in self.of_kernel(record.kernel_id):
             if route.is_open and record == replace(route.record, direct_port=None):
                 return route
@@ -46,8 +46,9 @@ class Routes:
         return {route.record.authority for route in self._routes.values()}
 
     def restore(self, live_kernels: Collection[str], *, direct: bool) -> None:
-        """Loads the stored routes of live kernels. Deletes those of kernels that have ended, and of the other kind of
-        addresses.
+        """Loads the stored routes of live kernels, and deletes all other stored routes.
+
+        Deleted are those of kernels that have ended, and of the other kind of addresses (``direct``).
         """
         for key, value in self._values.items().items():
             if not key.startswith(_KEY_PREFIX):

@@ -68,7 +68,7 @@ class ServiceGateway:
 
     @property
     def open_count(self) -> int:
-        """Returns the number of connections that reach, or are about to reach, a service."""
+        """Returns the number of clients whose connections have reached a service or wait for the connection to one."""
         return self._open_count
 
     async def start(self, live_kernels: Collection[str]) -> None:
@@ -131,7 +131,10 @@ class ServiceGateway:
     # -- listeners
 
     def _find_program(self) -> str | None:
-        """Returns the path of HAProxy if it is to be used. Raises InvalidInput if it is demanded, and there is none."""
+        """Returns the path of HAProxy, or None if the settings do not want HAProxy or permit its absence.
+
+        Raises InvalidInput if it is demanded, and there is none.
+        """
         if self._settings.plane == "embedded" or self._settings.direct:
             return None
         name = self._settings.haproxy_program
@@ -144,8 +147,9 @@ class ServiceGateway:
         return program
 
     def _with_port(self, record: RouteRecord) -> RouteRecord:
-        """Returns a route's record, to which a free port of the host is added where addresses are direct. Raises
-        Unavailable.
+        """Returns a route's record, with a free port of the host added if clients use direct addresses.
+
+        Raises Unavailable.
         """
         if self._direct is None:
             return record
@@ -153,7 +157,10 @@ class ServiceGateway:
             return replace(record, direct_port=listener.getsockname()[1])
 
     async def _serve(self, route: Route) -> None:
-        """Listens, unless it listens already, and accepts clients of the route's authority. Raises Unavailable."""
+        """Opens the listener if it is not open, and accepts clients that the authorities of the routes have certified.
+
+        Raises Unavailable.
+        """
         if self._direct is not None:
             await self._serve_directly(self._direct, route)
             return
@@ -234,7 +241,7 @@ class ServiceGateway:
         log.info("the service gateway listens at %s:%d", host, actual_port)
 
     def _load_identity(self) -> TlsIdentity:
-        """Returns the gateway's key and certificate, which are made once. Raises OSError."""
+        """Returns the TLS key and certificate of the gateway, made at the first call and stored. Raises OSError."""
         if (stored_identity := self._values.get(_IDENTITY_KEY)) is not None:
             with suppress(msgspec.MsgspecError):
                 return msgspec.json.decode(stored_identity, type=TlsIdentity)

@@ -103,9 +103,7 @@ class Splice:
             self._end()
 
     def on_client_end(self, client: asyncio.Transport) -> bool:
-        """Cuts the connection if its client was lost, rather than having closed one direction only. Returns True if the
-        client was lost.
-        """
+        """Returns True, and cuts the connection, if the client was lost rather than having closed one direction."""
         if self._tcp is None:
             return False
         poller = select.poll()
@@ -116,8 +114,9 @@ class Splice:
 
 
 class _Side(asyncio.Protocol, asyncio.BufferedProtocol):
-    """Receives the bytes of one side, client or service, of a connection. TlsConnection calls ``data_received``, a
-    transport of the event loop ``get_buffer``.
+    """Receives the bytes that one side of a connection sends: the client or the service.
+
+    TlsConnection calls ``data_received``, a transport of the event loop ``get_buffer``.
     """
 
     __slots__ = ("_received", "_splice", "_traffic", "has_ended", "is_client", "peer", "transport")

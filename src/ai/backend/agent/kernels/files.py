@@ -55,7 +55,10 @@ class FileOutbox:
         self._size += written_bytes
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Rewrites the file once it is large or empty. Older observations in the file are sent again after a crash."""
+        """Rewrites the file with these observations if it is large or there are none. Otherwise does nothing.
+
+        Older observations in the file are sent again after a crash.
+        """
         if observations and self._size < _LARGE_OUTBOX_BYTES:
             return
         self.rewrite(observations)
@@ -131,7 +134,7 @@ class FileKernelRecords:
 
 
 class FileLeftovers:
-    """Stores records of removed workloads with hook calls to repeat in a table."""
+    """Stores leftovers, the records of removed workloads whose hook calls must be repeated, in a database table."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._table = database.table("leftovers")

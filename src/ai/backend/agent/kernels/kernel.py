@@ -104,7 +104,7 @@ class Kernel:
         self.replace_record(record)
 
     def admits(self, trigger: PhaseTrigger) -> bool:
-        """Returns whether the present phase has a transition for the trigger."""
+        """Returns True if the kernel's present phase has a transition for this trigger."""
         return trigger in TRANSITIONS[self.phase]
 
     def move(
@@ -136,7 +136,7 @@ class Kernel:
         return operations
 
     def replace_record(self, record: KernelRecord) -> None:
-        """Replaces the kernel's record by a record that is stored already."""
+        """Replaces the kernel's record in memory by a record that is already stored on disk."""
         self.record = record
         self.changed.set()
 
@@ -153,9 +153,9 @@ class Kernel:
         self.channel = self.runs = self.terminals = self.programs = None
 
     async def wait_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Waits until a kernel from before an agent restart is connected again, and returns as :meth:`running`.
+        """Waits until a kernel from before an agent restart is connected, and returns its channel, runs and terminals.
 
-        Raises Unavailable if the kernel is not connected within the time.
+        Raises Unavailable if the kernel is not connected within the time; the errors of :meth:`running`.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -167,7 +167,10 @@ class Kernel:
         return self.running()
 
     def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Returns channel, runs, terminals. Raises Conflict unless the kernel runs, WorkloadEnded if it just ended."""
+        """Returns the channel, the runs and the terminals of the kernel if it runs.
+
+        Raises Conflict unless the kernel runs, WorkloadEnded if it just ended.
+        """
         is_running = self.phase is Phase.RUNNING
         if not is_running or self.channel is None or self.runs is None or self.terminals is None:
             raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})

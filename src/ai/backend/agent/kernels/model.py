@@ -109,7 +109,10 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     @property
     def standing_attempt(self) -> int:
-        """The attempt of the present workload and hooks: the older attempt until a restart ends the old workload."""
+        """The number of the attempt that the present workload and its hooks belong to.
+
+        It is the older attempt until a restart has ended the old workload.
+        """
         return self.spec.attempt if self.restarted_from is None else self.restarted_from
 
     def tombstone(self) -> KernelRecord:

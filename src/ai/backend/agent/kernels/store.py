@@ -27,7 +27,10 @@ class KernelRecords(Protocol):
 
 
 class Leftovers(Protocol):
-    """Stores records of removed workloads with hook calls to repeat, one for each attempt of a kernel."""
+    """Stores leftovers: the records of removed workloads whose hook calls must be repeated.
+
+    There is one leftover for each attempt of a kernel.
+    """
 
     def load(self) -> list[KernelRecord]: ...
     def put(self, record: KernelRecord) -> None: ...
@@ -65,7 +68,7 @@ class DurableState(Protocol):
 
     def close(self) -> None: ...
     def next_epoch(self) -> int:
-        """Returns a number that is larger than at any earlier start."""
+        """Returns the epoch of this start of the agent: a number that is larger than at any earlier start."""
         ...
 
     def secret(self) -> bytes:

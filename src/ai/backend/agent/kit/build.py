@@ -104,7 +104,10 @@ def _probe() -> dict[str, Any]:
 
 
 def _digest(interpreter_files: dict[str, Any], terminal_folder: Path | None) -> str:
-    """Returns the kit's name: packages count by the times of their files, programs by their content."""
+    """Returns the name of a kit, a digest of its packages, libraries, programs and web terminal.
+
+    Packages and libraries count by the sizes and times of their files, programs by their content.
+    """
     digest = hashlib.sha256(json.dumps(interpreter_files, sort_keys=True).encode())
     for path_text in (*interpreter_files["packages"].values(), *interpreter_files["libraries"]):
         path = Path(path_text)
@@ -151,7 +154,7 @@ def _fill_kit(kit: Path, interpreter_files: dict[str, Any], terminal_folder: Pat
 
 
 def _shared_libraries(interpreter_files: dict[str, Any]) -> Iterator[Path]:
-    """Yields the libraries outside of packages, under every name by which they are loaded."""
+    """Yields the paths of the shared libraries outside of packages, under every file name by which they are loaded."""
     package_paths = tuple(interpreter_files["packages"].values())
     for path_text in interpreter_files["libraries"]:
         path = Path(path_text)
@@ -169,7 +172,7 @@ def _shared_libraries(interpreter_files: dict[str, Any]) -> Iterator[Path]:
 
 
 def _sonames(path: Path) -> Iterator[str]:
-    """Yields other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
+    """Yields the names of the symbolic links beside a library that lead to it: `libz.so.1` for `libz.so.1.2.13`."""
     for other_path in path.parent.glob(path.name.partition(".so")[0] + ".so*"):
         if other_path.is_symlink() and other_path.name != path.name and other_path.resolve() == path.resolve():
             yield other_path.name
@@ -202,7 +205,7 @@ def _link_file(source: Path, target: Path) -> None:
 
 
 def _is_current(kit: Path) -> bool:
-    """Returns False for a missing kit, or one without xterm.js although the console was built since."""
+    """Returns True if a kit exists and has xterm.js, or exists without xterm.js while the console is not built."""
     return kit.is_dir() and ((kit / _TERMINAL_PLACE / _TERMINAL_SCRIPT).is_file() or find_terminal() is None)
 
 

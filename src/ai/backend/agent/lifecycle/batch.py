@@ -51,7 +51,7 @@ async def watch_batch(
 
 
 def ending_of_program(spec: KernelSpec, exit_code: int | None, problem: str | None) -> Termination:
-    """Returns the ending of a batch session whose program has ended."""
+    """Returns the termination of a batch session's kernel by the exit code of its program."""
     if exit_code == 0 and not problem:
         return Termination(reason=KernelEventReason.TASK_FINISHED, exit_code=0)
     if exit_code == KILLED and not problem and (memory_bytes := memory_bytes_of(spec)):

@@ -47,7 +47,7 @@ class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the cause for which creation steps are run or undone, such as a restart in place."""
+    """Holds the reason why a kernel's steps are run or undone: a creation, a restart in place, or a relocation."""
 
     cause: LifecycleCause = LifecycleCause.CREATE
 
@@ -57,7 +57,7 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_context_of(record: KernelRecord) -> StepContext:
-    """Returns the context of hook calls for the present workload."""
+    """Returns the context for hook calls of a kernel's present workload, with the cause by which it was made."""
     is_ending = record.phase in (Phase.TERMINATING, Phase.ENDED)
     if record.restarted_from is not None or (record.restarted and not is_ending):
         return StepContext(cause=LifecycleCause.RESTART_IN_PLACE)

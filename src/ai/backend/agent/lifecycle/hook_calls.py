@@ -136,8 +136,9 @@ class HookCalls:
         return returned_config
 
     def has_default_hook(self, plugin_key: str) -> bool:
-        """Returns True for a plugin that has the default hook, which has nothing to undo. Returns False also before the
-        plugin is started, when its hook is not known yet.
+        """Returns True if a started plugin has the default hook, which has nothing to undo.
+
+        Returns False before the plugin is started, when its hook is not known yet.
         """
         try:
             plugin = self._context.plugins.get(plugin_key).plugin
@@ -191,8 +192,9 @@ class HookCalls:
 
     @staticmethod
     def _allocation_at_creation(plugin_key: str, kernel: Kernel) -> DeviceAllocation:
-        """Returns the devices of a kernel that belong to the plugin, as they were when the creation began. Returns for
-        a plugin that diagnoses devices the devices that it diagnoses.
+        """Returns the plugin's devices that a kernel held when its creation began.
+
+        For a plugin that diagnoses devices these are the devices that it diagnoses.
         """
         if plugin_key in kernel.record.diagnosed:
             return read_allocation(kernel.record.diagnosed[plugin_key])

@@ -78,8 +78,9 @@ class HookRetrier:
         self.start_repeating(leftover)
 
     def owes(self, kernel: Kernel, plugin_key: str) -> bool:
-        """Returns True if a leftover still has to call the plugin's ``post_terminate``, as after a crash in
-        :meth:`add_leftover`.
+        """Returns True if a leftover of the kernel's attempt must still call the plugin's ``post_terminate``.
+
+        This is so after a crash in :meth:`add_leftover`.
         """
         leftover = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
         return leftover is not None and plugin_key in leftover.record.owed

@@ -90,7 +90,10 @@ class Recovery:
                 self._supervisor.end(kernel, Termination(reason=reason, message=message))
 
     async def sync(self) -> None:
-        """Compares the records with the runtime's workloads, and forgets kernels that ended long ago."""
+        """Compares the records of kernels with the runtime's workloads, and ends kernels without a running workload.
+
+        Also removes workloads without a kernel, and forgets kernels that ended long ago.
+        """
         # Only kernels that ran before the listing: a workload that started meanwhile is missing from it.
         running_keys = {kernel.key for kernel in self._supervisor.live_kernels() if _is_running(kernel)}
         workload_views = {view.key: view for view in await self._context.runtime.list_workloads()}
@@ -130,7 +133,7 @@ async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:
 
 
 async def _forward(event: WorkloadExited, supervisor: Supervisor) -> None:
-    """Forwards an exit, again and again while it cannot be stored because the disk is full.
+    """Forwards the exit of a workload to the supervisor. Repeats this while a full disk prevents that it is stored.
 
     A workload that filled the disk is ended for that: its exit comes at a moment at which nothing can be stored.
     """

@@ -27,9 +27,9 @@ def exit_code_of(workload_exit: WorkloadExit | None) -> int | None:
 
 
 def ending_of(error: Exception, workload_exit: WorkloadExit | None, *, restarting: bool = False) -> Termination:
-    """Returns the termination of a failed creation.
+    """Returns the termination of a kernel whose creation has failed with this error.
 
-    A deferred one goes back to the scheduler, a deferred restart fails.
+    A deferred creation goes back to the scheduler, a deferred restart fails.
     """
     message = str(error) or type(error).__name__
     if isinstance(error, CreationDeferred):

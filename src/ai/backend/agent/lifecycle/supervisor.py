@@ -129,8 +129,9 @@ class Supervisor:
         return Kernel(record, self.context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
-        """Returns True if this attempt was accepted before. Raises Conflict for an attempt that is older than the
-        present one.
+        """Returns True if this agent has accepted this attempt of the kernel already.
+
+        Raises Conflict for an attempt that is older than the present one.
         """
         existing_kernel = self._find(spec.kernel_id)
         if existing_kernel is None or (existing_kernel.attempt < spec.attempt and not existing_kernel.is_live):

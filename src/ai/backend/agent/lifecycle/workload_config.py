@@ -146,8 +146,9 @@ def _items_of(value: Any) -> Sequence[Any]:
 
 
 def with_authors(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
-    """Returns a refusal that names the plugins that requested the refused item. The plugins are added to the message
-    and to ``error.data``; the item is named by ``field`` and ``key`` there.
+    """Returns the error with the names of the plugins whose configs contain the refused item.
+
+    The plugins are added to the message and to ``error.data``; the item is named by ``field`` and ``key`` there.
     """
     config_field, refused_key = str(error.data.get("field")), error.data.get("key")
     key_of_item = _KEY_OF_FIELD.get(config_field)
@@ -195,8 +196,10 @@ def memory_bytes_of(spec: KernelSpec) -> int:
 
 
 def core_count_environ(spec: KernelSpec, labels: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables that limit the threads of numeric libraries to the kernel's cores. The image's label
-    ``ai.backend.envs.corecount`` names them (spec 03-05:102).
+    """Returns the environment variables that an image names for the number of cores, with the kernel's number of cores.
+
+    They limit the threads of numeric libraries. The image's label ``ai.backend.envs.corecount`` names them (spec
+    03-05:102).
     """
     cores = ResourceSlot.parse(dict(spec.slots)).get("cpu", Decimal(0))
     names = labels.get("ai.backend.envs.corecount", "").split(",") if cores.is_finite() and cores > 0 else []
@@ -292,8 +295,9 @@ def user_mounts(spec: KernelSpec) -> WorkloadConfig:
 
 
 def _undeclared_class(runtime: str, handler: str) -> RuntimeClassSettings:
-    """Returns the declaration of a runtime class that the settings do not declare. The class counts as a virtual
-    machine if its handler's name is that of one.
+    """Returns a declaration for a runtime class that the settings do not declare.
+
+    The class counts as a virtual machine if its handler's name is that of one.
     """
     is_vm = any(vm_name in handler.lower() for vm_name in VM_RUNTIMES)
     return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
@@ -310,7 +314,10 @@ def _device_limit(declaration: RuntimeClassSettings, runtime: str) -> int | None
 
 
 def _takes_folders(declaration: RuntimeClassSettings, info: RuntimeInfo) -> bool:
-    """Returns True if sessions of a class may mount folders: a virtual machine mounts whole volumes (spec 03-19)."""
+    """Returns True if sessions of a runtime class may mount virtual folders, by its declaration or by its kind.
+
+    A virtual machine mounts whole volumes only (spec 03-19).
+    """
     if declaration.folders is not None:
         return declaration.folders
     return declaration.kind != "vm" or not info.mounts_sub_paths
@@ -335,9 +342,7 @@ def classes_of(
 
 
 def _is_offered(runtime: str, declared_classes: Mapping[str, RuntimeClassSettings]) -> bool:
-    """Returns True if sessions may ask for a runtime by its own name. They may if no class of the settings stands for
-    that runtime.
-    """
+    """Returns True if sessions may ask for a runtime by its own name: no class of the settings stands for it."""
     return all((declaration.runtime or name) != runtime for name, declaration in declared_classes.items())
 
 
@@ -361,8 +366,9 @@ def reports_of(declared_classes: Mapping[str, RuntimeClassSettings], info: Runti
 
 
 def overhead_of(declaration: RuntimeClassSettings, reported_bytes: int | None = None) -> dict[str, Decimal]:
-    """Returns how much CPU and memory one workload of a class needs in addition, by slot. The declaration takes
-    precedence over the memory that the runtime reports.
+    """Returns, by slot, the CPU and memory that a workload of a runtime class needs beside its own.
+
+    The declaration takes precedence over the memory that the runtime reports.
     """
     default_bytes = VM_MEMORY if declaration.kind == "vm" else 0
     if reported_bytes is not None:
@@ -372,7 +378,10 @@ def overhead_of(declaration: RuntimeClassSettings, reported_bytes: int | None = 
 
 
 def oci_runtime_of(name: str, declared_classes: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
-    """Returns the runtime's own name of a class; empty for no class. Raises CreationDenied for an unknown class."""
+    """Returns the name of the OCI runtime of a runtime class, or an empty text for no class.
+
+    Raises CreationDenied for an unknown class.
+    """
     if not name:
         return ""
     classes = classes_of(declared_classes, info)

@@ -27,7 +27,10 @@ _RETRY_S = 2.0
 
 
 def named_managers(link: LinkSettings) -> dict[str, str]:
-    """Maps the managers' addresses in the settings to their public key; empty without one. Raises InvalidInput."""
+    """Returns the public key of each manager whose address is in the settings, or nothing without a key.
+
+    Raises InvalidInput.
+    """
     default_key = link.manager_key
     if default_key is None and link.manager_key_file is not None:
         default_key = load_public_keys(link.manager_key_file)[0]
@@ -37,9 +40,9 @@ def named_managers(link: LinkSettings) -> dict[str, str]:
 
 
 def key_files(settings: AgentSettings) -> AgentKeyFiles:
-    """Returns the files of keys that the settings name; creates the agent's pair if it is missing.
+    """Returns the reader of the key files in the settings: the agent's key pair and the managers' public keys.
 
-    Raises InvalidInput if a file cannot be used.
+    Creates the agent's pair if it is missing. Raises InvalidInput if a file cannot be used.
     """
     link = settings.link
     keypair_file = link.keypair_file or settings.data_dir / "agent.key"
@@ -63,8 +66,10 @@ def _is_mock(plugin_name: str) -> bool:
 
 
 def _take_over_mock_settings(settings_of_plugin: dict[str, dict[str, Any]], settings: AgentSettings) -> None:
-    """Gives the mock accelerator the settings under the slot name that it declares (spec 03-06). A plugin of that name
-    keeps them as well."""
+    """Adds to the mock accelerator's settings those that stand under the slot name of its declaration (spec 03-06).
+
+    A plugin of that name keeps them as well.
+    """
     declaration_path = settings.plugins.get("mock", {}).get("config-path")
     slot = declared_slot(Path(declaration_path) if declaration_path is not None else None)
     if slot in settings_of_plugin:
@@ -125,7 +130,7 @@ class SharedConfiguration:
                 await asyncio.sleep(_RETRY_S)
 
     async def merged(self, settings: AgentSettings) -> AgentSettings:
-        """Returns the settings with the shared configuration's plugin settings; those of the file take precedence."""
+        """Returns the agent's settings with the plugin settings in etcd added. Settings in the file take precedence."""
         if self._store is None:
             return settings
         settings_of_plugin: dict[str, dict[str, Any]] = {}

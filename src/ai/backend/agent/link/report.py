@@ -66,8 +66,9 @@ class _ReportedRuntime(msgspec.Struct, frozen=True):
 
 
 def _are_same(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Returns True if both tuples contain the same objects. Objects are replaced when they change, and never
-    altered.
+    """Returns True if both tuples contain the same objects in the same order, compared by identity.
+
+    Objects are replaced when they change, and never altered.
     """
     return len(first) == len(second) and all(map(is_, first, second))
 
@@ -87,11 +88,14 @@ class HeartbeatReporter:
         """This node's parameters for multi-node networks; None until they are determined."""
 
     async def refresh(self, now: float) -> bool:
-        """Refreshes the inventory, and returns whether it changed."""
+        """Asks the plugins for their devices again. Returns True if the inventory has changed."""
         return await self._context.inventory.refresh(now)
 
     async def refresh_images(self) -> bool:
-        """Lists the images, and returns whether they changed. After a BackendError the last list stays."""
+        """Lists the images of the node again. Returns True if the list has changed.
+
+        After a BackendError the last list stays.
+        """
         previous_images, self._images = self._images, await self._context.runtime.list_images()
         is_changed = list(previous_images) != list(self._images)
         if is_changed:
@@ -175,7 +179,7 @@ class HeartbeatReporter:
                     yield replace(device, health=DeviceHealth.UNHEALTHY, health_reason=handle.reason or "")
 
     def _slots(self) -> list[SlotReport]:
-        """Returns the slots of all plugins: the offered ones, and with the amount 0 those that settings could offer."""
+        """Returns the slots of all plugins and their amounts: 0 for slots that only other settings would offer."""
         reports = []
         for handle in self._context.plugins.handles:
             kind = self._context.inventory.kinds.get(handle.key)
@@ -237,7 +241,7 @@ async def report_statistics(
 
 
 class Heartbeat(PeriodicLoop):
-    """Sends one report each interval; the manager's reply sets the next interval."""
+    """Sends the agent's heartbeat to the manager in each interval. The manager's reply sets the next interval."""
 
     def __init__(
         self, reporting: HeartbeatReporter, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float

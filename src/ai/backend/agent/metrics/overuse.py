@@ -69,7 +69,7 @@ class OveruseWatch:
             self.end(kernel, message)
 
     def family(self) -> MetricFamily:
-        """Returns the number of workloads above their share, by metric and device."""
+        """Returns a metric for Prometheus: the number of workloads above their share, by metric and device."""
         counts: dict[tuple[str, str], int] = {}
         for _, name, device in self._reported:
             counts[name, device] = counts.get((name, device), 0) + 1

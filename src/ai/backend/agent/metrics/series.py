@@ -22,7 +22,10 @@ def format_number(value: float) -> str:
 
 
 class Series:
-    """One metric over time, in ``SIZE`` numbers of an array. ``diff`` and ``rate`` of a counter are never negative."""
+    """Stores the number, sum, extremes, last value and growth of a metric's measurements in ``SIZE`` numbers.
+
+    The numbers are part of an array. ``diff`` and ``rate`` of a counter are never negative.
+    """
 
     SIZE: ClassVar[int] = 8
     __slots__ = ("_numbers", "_offset")
@@ -101,15 +104,12 @@ class Series:
 
 
 def empty_series() -> array[float]:
-    """Returns the numbers of a series without a value."""
+    """Returns an array for a series that has no measured value yet."""
     return array("d", bytes(8 * Series.SIZE))
 
 
 class SeriesOfWorkload:
-    """Holds the series of one workload by key, in one array (docs/decisions/0016).
-
-    ``places`` maps keys to indexes in the array and is shared by all workloads, which mostly have the same keys.
-    """
+    """Holds the series of all metrics of one workload by key, in one array (docs/decisions/0016)."""
 
     __slots__ = ("_indexes", "_numbers")
 
@@ -136,8 +136,9 @@ class SeriesOfWorkload:
 
 
 def totals(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
-    """Returns one measurement for each key. It is the measurement without a device, or the sum over all devices; for
-    temperatures it is the maximum.
+    """Returns one measurement for each key: the one without a device, or else the sum over all devices.
+
+    For temperatures it is the maximum over all devices.
     """
     total_of_key: dict[str, Measurement] = {}
     for measurement in measurements:

@@ -56,8 +56,9 @@ class NodeMeter(Protocol):
 
 @dataclass(slots=True)
 class _SourceAnswer:
-    """Holds the valid measurements that one source, a plugin, the runtime or the node itself, has returned in one
-    round.
+    """Holds the valid measurements that one source has returned in one round.
+
+    A source is a plugin, the runtime or the node itself.
     """
 
     source: str
@@ -117,8 +118,10 @@ class Statistics:
         return {**last_metrics, **new_metrics} or None
 
     async def measure_carried_counters(self, kernel: Kernel, attempt: int) -> dict[str, float]:
-        """Returns what a kernel has used up to now, as the field ``carried`` of the kernel's next record. The workload
-        of ``attempt`` still runs. A counter that the runtime does not return in time keeps its last measured value.
+        """Measures a kernel's use up to now, and returns it as the field ``carried`` of its next record.
+
+        The workload of ``attempt`` still runs. A counter that the runtime does not return in time keeps its last
+        measured value.
         """
         key = WorkloadKey(kernel_id=kernel.key.kernel_id, attempt=attempt)
         try:
@@ -399,8 +402,9 @@ class Statistics:
 
 
 def _measures(plugin: AbstractComputePlugin) -> bool:
-    """Returns True if a plugin overrides at least one of the two methods that measure. The inherited methods measure
-    nothing.
+    """Returns True if a plugin measures its devices or workloads: if it overrides at least one of the two methods.
+
+    The inherited methods measure nothing.
     """
     plugin_class, base_class = type(plugin), AbstractComputePlugin
     return (
@@ -428,7 +432,7 @@ def _gauge_sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[Work
 def _process_metrics(
     earlier_view: ProcessView | None, later_view: ProcessView, earlier_at: float, later_at: float
 ) -> tuple[dict[str, Metric], float, float]:
-    """Returns the metrics of one process, its percentage of a core, and its memory.
+    """Returns the metrics of one process, its use of the CPU in percent of a core, and its bytes of memory.
 
     ``earlier_view`` is the earlier measurement of the same process, None for a new one.
     """

@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def needs_network(record: KernelRecord) -> bool:
-    """Returns whether the kernel's session has several kernels with a network, on this node or over several nodes."""
+    """Returns True if a kernel needs the private network of its session: the session has several kernels.
+
+    A session over several nodes also needs the parameters of its network.
+    """
     cluster = record.spec.cluster
     return cluster.size > 1 and (cluster.mode is ClusterMode.SINGLE_NODE or cluster.overlay is not None)
 
@@ -42,8 +45,9 @@ def overlay_of(info: OverlayInfo) -> Overlay:
 
 
 def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
-    """Returns the connections that must be secured: one to each peer. Without peers it is one to the node itself, so
-    that no other node can send to it.
+    """Returns the connections of a network to be encrypted and filtered: one to each peer node.
+
+    Without peers it is one to the node itself, so that no other node can send to it.
     """
     local_address = info.local.address, info.local.port
     return frozenset(

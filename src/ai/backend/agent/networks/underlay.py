@@ -21,7 +21,10 @@ MULTI_NODE = "multi-node-networks"
 
 
 def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
-    """Returns this agent's parameters for multi-node networks, or why it has none. Blocks while it reads routes."""
+    """Returns the agent's parameters for multi-node networks, or the reason why it cannot have such networks.
+
+    Blocks while it reads routes.
+    """
     if MULTI_NODE not in info.capabilities:
         return OverlayReport(why_not=info.no_multi_node_networks)
     address = settings.underlay_address or _own_address(settings.link.manager_addr)
@@ -46,7 +49,10 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
 
 
 def _local_problem(settings: AgentSettings) -> str:
-    """Returns why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
+    """Returns the reason why this node cannot create multi-node networks to itself, or an empty text if it can.
+
+    This is for an agent whose peers are on its own node.
+    """
     probe_device = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
     return overlay.why_no_overlays(probe_device, within_node=True)
 
@@ -57,7 +63,10 @@ def encryption_mark(settings: AgentSettings) -> int:
 
 
 def _own_address(managers: str) -> str:
-    """Returns the address of the route to a manager, or of the default route if it is local; empty for none."""
+    """Returns this node's address on the route to a manager, or on the default route if all managers are local.
+
+    Returns an empty text if there is no such address.
+    """
     for target_address in (*_hosts(managers), _EXTERNAL_ADDRESS):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
             try:

@@ -29,8 +29,10 @@ _INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC_SERVICES)
 
 
 class Kits(Protocol):
-    """Makes kits in ``directory``, which every workload mounts unless it ``is_built_in``: there already, as a part of
-    what the runtime puts into each workload. ``services`` are the names that a kit can serve."""
+    """Makes kits in ``directory``, which every workload mounts unless ``is_built_in`` is True.
+
+    A kit is built in if the runtime puts it into each workload. ``services`` are the names that a kit can serve.
+    """
 
     def open(self) -> None:
         """Creates the directory. It must exist before a workload mounts it."""
@@ -53,7 +55,10 @@ class Kits(Protocol):
 
 
 def shared_network_message(reason: str) -> str:
-    """Returns the message for a user whose session shares the host's network, with the remedy for ``reason``."""
+    """Returns an error message for users: others of the host would reach the service, and how to prevent that.
+
+    The session shares the host's network; ``reason`` says why.
+    """
     reason = reason or "the settings of the runtime want it"
     return (
         "sessions on this node share the host's network, where every user of the host would reach this service;"
@@ -70,17 +75,17 @@ class PortForwarder:
         self._settings = settings
 
     async def exposure_of(self, kernel: Kernel, service: str) -> PortExposure:
-        """Returns who reaches the ports of a kernel, for a service that is to be opened. The platform's own services
-        need no consent, since they listen on unix sockets where others of the host would reach their ports. Raises as
-        ``require_consent``.
+        """Returns who can reach a kernel's ports, before a service is opened. Requires consent for services of users.
+
+        The platform's own services need no consent, since they listen on unix sockets where others of the host would
+        reach their ports. Raises as ``require_consent``.
         """
         if service in _INTRINSIC_NAMES:
             return await self._runtime.port_exposure(kernel.key)
         return await self.require_consent(kernel)
 
     async def require_consent(self, kernel: Kernel) -> PortExposure:
-        """Returns who reaches the ports of a kernel, and refuses ports that others reach without the operator's
-        consent.
+        """Returns who can reach a kernel's ports. Refuses ports that other users reach without the operator's consent.
 
         Raises:
             Forbidden: others reach them too, without the operator's consent; ``data`` names the exposure.
@@ -93,7 +98,10 @@ class PortForwarder:
         return exposure
 
     async def check(self, kernel: Kernel, port: int) -> None:
-        """Raises InvalidInput if there is no such port, or as ``require_consent``."""
+        """Checks that a user may open this port of a kernel.
+
+        Raises InvalidInput if there is no such port, or as ``require_consent``.
+        """
         if not 1 <= port <= MAX_PORT:
             raise InvalidInput(f"{port} is no port", data={"port": port})
         if port in {port for service in INTRINSIC_SERVICES for port in service.ports}:

@@ -48,8 +48,9 @@ def connect(address: ClusterAddress) -> KubeApi:
 
 
 class _Reloads:
-    """Reloads the plugins of all nodes at SIGHUP, if this process holds the Lease. The next term begins with the
-    settings that were loaded last.
+    """Reloads the plugins of all nodes when the settings are read again at SIGHUP, if this process holds the Lease.
+
+    The next term begins with the settings that were loaded last.
     """
 
     def __init__(self, settings: AgentSettings, load: Callable[[], AgentSettings] | None) -> None:
@@ -59,7 +60,7 @@ class _Reloads:
         self._running: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
-        """Reads the settings, whose errors it raises, and reloads in the background."""
+        """Reads the settings again and reloads the plugins in the background. Raises the errors of the settings."""
         if self._load is None:
             return
         task = asyncio.get_running_loop().create_task(self._reload(self._load()), name="shard-reload")
@@ -186,8 +187,9 @@ def _runtimes(settings: AgentSettings, api: KubeApi) -> MakeRuntime:
 
 
 async def _lock(directory: DataDirectory) -> None:
-    """Waits until no other process uses the shard's records. A process that cannot reach the API server goes on with
-    them, whatever the Lease says.
+    """Locks the data directory with the shard's records, and waits while another process uses it.
+
+    A process that cannot reach the API server goes on with the records, whatever the Lease says.
     """
     is_logged = False
     while True:

@@ -106,7 +106,10 @@ def numbered_devices(
 
 
 def _attribute(device: Device, driver: str, name: str) -> str | int | bool | None:
-    """Returns an attribute by its qualified name, or by its name in the driver's domain, which may be left out."""
+    """Returns the value of a device's attribute by its name, which may omit the driver's domain.
+
+    Returns None if the device has no such attribute.
+    """
     names = (name,) if "/" in name else (name, f"{driver}/{name}")
     attribute = next((device.attributes[key] for key in names if key in device.attributes), None)
     value: str | int | bool | None = attribute.value if attribute is not None else None

@@ -22,7 +22,7 @@ INSTANCE_LABEL = "backend.ai/instance"
 
 
 class BoundPod(KubeObject, frozen=True, kw_only=True):
-    """Describes a pod that is not a session's, by what it takes of a node."""
+    """Describes a pod on a node that does not belong to a session, by the resources that it requests."""
 
     spec: PodSpec = PodSpec()
 
@@ -78,8 +78,10 @@ class NodeInventory:
         await self._watch(*reflectors)
 
     async def reconfigure(self, settings: KubernetesSettings) -> None:
-        """Takes over the drivers and the counted resources; the facts of all nodes follow them. Raises Unavailable, and
-        changes nothing then."""
+        """Replaces the drivers and the counted resources of the settings, and reports all nodes as changed.
+
+        Raises Unavailable, and changes nothing then.
+        """
         if settings.drivers:
             if self.slices not in self._watched:
                 await self._check_slices()

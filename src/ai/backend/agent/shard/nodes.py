@@ -79,16 +79,18 @@ def agent_id_of(cluster: str, node: str) -> str:
 
 
 def is_served(node: Node, settings: KubernetesSettings) -> bool:
-    """Returns True if a node belongs to the pool. The nodes of a dedicated pool have the taint, those of a shared pool
-    have not.
+    """Returns True if a node belongs to the shard's pool, by its taints.
+
+    The nodes of a dedicated pool have the pool's taint, those of a shared pool have not.
     """
     is_dedicated = any(taint.key == settings.taint_key for taint in node.spec.taints)
     return is_dedicated == (settings.pool == "dedicated")
 
 
 def requests_of(spec: PodSpec) -> Requests:
-    """Returns the resources that the scheduler counts for a pod: the maximum over its start and its run, plus its
-    overhead.
+    """Returns the resources that the Kubernetes scheduler counts for a pod, over all its containers.
+
+    They are the maximum over its start and its run, plus its overhead.
     """
     cpu = _effective(spec, "cpu")
     memory = _effective(spec, "memory")
@@ -98,8 +100,9 @@ def requests_of(spec: PodSpec) -> Requests:
 
 
 def _effective(spec: PodSpec, name: str) -> Decimal:
-    """Returns how much of one resource the scheduler counts for a pod (KEP-753: sidecars count while others start, and
-    with the containers).
+    """Returns the amount of one resource that the Kubernetes scheduler counts for a pod.
+
+    Sidecars count while other containers start, and with the containers (KEP-753).
     """
     sidecar_amount = peak_amount = Decimal(0)
     for container in spec.init_containers:
@@ -172,9 +175,7 @@ def devices_of(slices: Sequence[ResourceSlice], settings: KubernetesSettings) ->
 def counted_devices(
     node: Node, other_requests: Requests, settings: KubernetesSettings
 ) -> dict[str, tuple[ComputeDevice, ...]]:
-    """Returns the devices that device plugins count, by configured resource. Devices that the pods of others have are
-    subtracted.
-    """
+    """Returns by resource the devices that device plugins count on a node, without those that other pods have."""
     devices: dict[str, tuple[ComputeDevice, ...]] = {}
     for resource, counted_settings in settings.counted.items():
         amount = _amount(node.status.allocatable, resource) - other_requests.counted.get(resource, Decimal(0))

@@ -34,7 +34,10 @@ ReadFacts = Callable[[], NodeFacts]
 
 
 class NodePlugin(AbstractComputePlugin):
-    """Represents the base of plugins for a node of a cluster. A subclass for each node has ``facts``."""
+    """Represents the base of the plugins for a node of a Kubernetes cluster.
+
+    Each node has a subclass of its own, whose attribute ``facts`` reads the facts of the node.
+    """
 
     version: ClassVar[str] = "1"
     facts: ClassVar[ReadFacts]
@@ -56,8 +59,9 @@ class NodePlugin(AbstractComputePlugin):
         return [AttachedDevice(device_id=device_id, model_name=name) for device_id in amount_of_device]
 
     def _pool(self, amount: int, memory_size: int = 0) -> list[ComputeDevice]:
-        """Returns one device with the whole amount of the node, since the kubelet chooses which cores and pages a
-        session gets.
+        """Returns one device that has the whole amount of the node.
+
+        The kubelet chooses which cores and pages a session gets.
         """
         slot = DeviceSlot(slot_name=self.display.slot_name, slot_type=self.display.slot_type, amount=Decimal(amount))
         return [
@@ -104,7 +108,7 @@ class NodeMemoryPlugin(NodePlugin):
 
 
 class DriverPlugin(NodePlugin):
-    """Serves the devices of a driver; a session's claim names exactly those of its plan."""
+    """Serves the devices of a driver of the cluster. The ResourceClaim of a session names the devices of its plan."""
 
     strategy = AllocationStrategy.EVENLY
     driver: ClassVar[str]
@@ -114,7 +118,7 @@ class DriverPlugin(NodePlugin):
         return type(self).facts().devices.get(self.driver, ())
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Names each device as the runtime of pods claims it, ``DRIVER/ATTRIBUTE=VALUE``."""
+        """Returns a config with the names by which the runtime of pods claims devices: ``DRIVER/ATTRIBUTE=VALUE``."""
         amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
         attribute = self.driver_settings.id_attribute
         return WorkloadConfig(
@@ -149,7 +153,7 @@ class CountedPlugin(NodePlugin):
         return type(self).facts().devices.get(self.resource, ())
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Names each device as the runtime of pods counts it, ``COUNTED.RESOURCE=ID``."""
+        """Returns a config with the names by which the runtime of pods counts the devices: ``COUNTED.RESOURCE=ID``."""
         amount_of_device = device_alloc.slots.get(self.display.slot_name, {})
         devices = [
             DeviceMapping(source="", cdi_name=f"COUNTED.{self.resource}={device_id}")

@@ -94,7 +94,10 @@ class NodeReports:
         return await self._manager.observe(report)
 
     async def report_stats(self, report: StatReport) -> None:
-        """Forwards statistics; of several reports in turn in which nothing was measured, only the first."""
+        """Forwards statistics to the manager. Of consecutive empty reports only the first is forwarded.
+
+        A report is empty if nothing was measured. Statistics of a lost node are dropped.
+        """
         had_statistics = self._has_statistics
         has_samples = any(family.samples for family in report.families)
         self._has_statistics = bool(report.node or report.devices or report.kernels or has_samples)
@@ -106,7 +109,7 @@ class NodeReports:
 
 
 class _ImageKits:
-    """Represents the kit in the image of the runner (`python -m tools.runner_image`), which every pod has."""
+    """Represents the kit that every pod has as a part of the runner's image (`python -m tools.runner_image`)."""
 
     services = KIT_SERVICES
     is_built_in = True
@@ -126,7 +129,7 @@ def _no_overlay(info: RuntimeInfo) -> OverlayReport:
 
 @dataclass(eq=False)
 class _Member:
-    """Holds a node with its agent. ``present`` is set while the node is not lost."""
+    """Holds the facts of a node and the agent of the node. ``present`` is set while the node is not lost."""
 
     facts: NodeFacts
     agent: Agent | None = None
@@ -136,7 +139,7 @@ class _Member:
         self.take(self.facts)
 
     def take(self, facts: NodeFacts) -> None:
-        """Stores the present facts of the cluster about the node."""
+        """Stores the present facts of the node, and sets or clears ``present`` as the node is present or lost."""
         self.facts = facts
         if facts.lost:
             self.present.clear()
@@ -177,7 +180,7 @@ class Shard:
         self.agents: dict[str, AgentCommands] = {}
 
     def schedule_comparison(self, node: str) -> None:
-        """Schedules another comparison of a node with its object."""
+        """Schedules that the agent of a node is compared with the Kubernetes object of the node again."""
         self._changed.add(node)
         self._is_changed.set()
 
@@ -208,7 +211,10 @@ class Shard:
             await backoff.wait()
 
     async def _reconcile(self, name: str, inventory: NodeInventory) -> bool:
-        """Brings one agent in line with its node. Returns False if that failed, and must be tried again."""
+        """Starts, updates or stops the agent of a node as the cluster's facts about the node require.
+
+        Returns False if that failed, and must be tried again.
+        """
         facts, member = inventory.facts(name), self._members.get(name)
         try:
             if member is not None and (facts is None or facts.uid != member.facts.uid):

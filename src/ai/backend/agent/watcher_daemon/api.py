@@ -89,7 +89,10 @@ class Watcher:
         return ended_count
 
     async def _run_alone(self, action: Coroutine[Any, Any, T]) -> T:
-        """Runs an action to the end, even if the caller goes away. Raises Conflict if another action is under way."""
+        """Runs an action on the agent to its end, even if the HTTP client disconnects.
+
+        Raises Conflict if another action is under way.
+        """
         if self._running is not None and not self._running.done():
             action.close()
             raise Conflict("Something is being done to the agent already.")

@@ -44,9 +44,10 @@ TOKEN_SCHEME = {TOKEN_HEADER: {"type": "apiKey", "in": "header", "name": TOKEN_H
 
 
 class Coordinator:
-    """Runs a coordinator on the database of its settings, or on ``database``, which it closes.
+    """Runs the coordinator process: its services, loops and HTTP API on one database.
 
-    ``start`` returns once requests are served; ``url`` is then its address.
+    The database is that of the settings, or ``database``, which the coordinator closes. ``start`` returns once requests
+    are served; ``url`` is then its address.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Coordinator:
         self._tasks = [asyncio.ensure_future(loop.run()) for loop in (self.links, self._tidy)]
 
     async def readiness(self) -> Mapping[str, bool]:
-        """Returns by name if the database answers, and if a worker is alive."""
+        """Returns True under ``database`` if the database answers, and under ``workers`` if a worker is alive."""
         with suppress(BackendError):
             return {"database": True, "workers": any(worker.nodes for worker in await self.workers.all())}
         return {"database": False}

@@ -43,7 +43,10 @@ class Server(asyncssh.SSHServer):
         self._connection = conn
 
     def begin_auth(self, username: str) -> bool:
-        """Accepts any user name, which stands for the session's user; only keys are checked."""
+        """Loads the accepted keys for the authentication of a client with any user name.
+
+        Any user name stands for the session's user; only keys are checked.
+        """
         keys = authorized_keys(self._home)
         if keys is not None and self._connection is not None:
             self._connection.set_authorized_keys(keys)
@@ -155,7 +158,7 @@ async def _run_on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
 
 
 async def _type_input(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """Writes the client's input to the terminal until the client hangs up, which sends SIGHUP to its shell."""
+    """Writes the client's input to the terminal until the client hangs up, then sends SIGHUP to the shell."""
     while True:
         try:
             data = await process.stdin.read(_PIECE_BYTES)
@@ -278,5 +281,5 @@ async def main() -> None:
 
 
 def run() -> None:
-    """Serves until the session ends."""
+    """Runs the SSH server until the session ends."""
     asyncio.run(main())

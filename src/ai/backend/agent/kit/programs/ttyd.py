@@ -180,5 +180,5 @@ async def main() -> None:
 
 
 def run() -> None:
-    """Serves until the session ends."""
+    """Runs the server of the web terminal until the session ends."""
     asyncio.run(main())

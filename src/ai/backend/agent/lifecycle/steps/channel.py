@@ -106,7 +106,10 @@ class Channel(Step):
 
 @dataclass(slots=True)
 class _Opener:
-    """Opens the channel of one workload when it is called. A closure would need five objects for each kernel."""
+    """Represents a function that opens the channel of one workload.
+
+    A closure would need five objects for each kernel.
+    """
 
     runtime: AbstractRuntime
     key: WorkloadKey

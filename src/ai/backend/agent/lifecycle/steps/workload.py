@@ -159,8 +159,9 @@ def claimed_devices_of(spec: KernelSpec) -> ClaimedDevices | None:
 
 
 class Devices(Step):
-    """Holds the kernel's devices. They are bound when a creation is accepted, so that the creation can be refused at
-    once.
+    """Takes and frees the devices of a kernel.
+
+    The devices are bound when a creation is accepted, so that the creation can be refused at once.
     """
 
     name = "devices"

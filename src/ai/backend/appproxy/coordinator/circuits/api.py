@@ -36,7 +36,7 @@ class CircuitsApi:
 
     @route("GET", "/api/circuit/{circuit_id}/statistics")
     async def statistics(self, call: Call) -> CircuitStatistics:
-        """Returns a circuit with its use."""
+        """Returns a circuit with its number of requests and its last use."""
         stored_circuit = await self._stored(call)
         return CircuitStatistics(
             **msgspec.structs.asdict(stored_circuit.circuit),

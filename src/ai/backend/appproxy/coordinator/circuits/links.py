@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(ToCoordinator).decode
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """Represents the link of one worker node: the version and the circuits that the node was sent."""
+    """Represents the link of one worker node, with the version and the circuits that were sent to the node."""
 
     worker_id: UUID
     node: str
@@ -43,7 +43,10 @@ class Link:
 
 
 class Links(PeriodicLoop):
-    """Holds the worker links of this coordinator. As a loop it wakes each link whose worker has another version."""
+    """Holds the links of worker nodes to this coordinator. Periodically wakes each link that lacks changes of circuits.
+
+    A link lacks changes if its worker has another version.
+    """
 
     period_s = POLL_S
 
@@ -135,9 +138,9 @@ class Links(PeriodicLoop):
                     await report_event.wait()
 
     async def _pause(self, delivery: Delivery, pause_s: float) -> None:
-        """Waits for an acknowledgement on a link of this coordinator.
+        """Waits until a node linked to this coordinator acknowledges the delivery's version, at most ``pause_s``.
 
-        Others appear in the database within ``pause_s``.
+        Acknowledgements at other coordinators appear in the database within ``pause_s``.
         """
         if self._latest.get(delivery.worker_id, -1) >= delivery.version:
             await asyncio.sleep(pause_s)

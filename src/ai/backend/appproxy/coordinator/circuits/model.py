@@ -16,7 +16,7 @@ class SlotTaken(Conflict, code="slot-taken", title="This port or name is in use,
 
 
 class StoredCircuit(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a circuit with its statistics. ``version`` is that of its worker when it was changed last."""
+    """Holds a circuit with its statistics. ``version`` is its worker's version at the circuit's last change."""
 
     circuit: Circuit
     version: int
@@ -81,7 +81,7 @@ class AppRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a circuit that serves, and the URL that signs a browser in to it once."""
+    """Holds a circuit that its worker serves, and the URL that signs one browser in to the circuit, once."""
 
     circuit: Circuit
     url: str

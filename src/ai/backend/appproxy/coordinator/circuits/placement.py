@@ -74,7 +74,7 @@ def check_subdomain(name: str) -> str:
 
 
 def check_networks(text: str) -> str:
-    """Returns a comma-separated list of networks in canonical form. Raises InvalidInput."""
+    """Checks a comma-separated list of IP networks, and returns the list in canonical form. Raises InvalidInput."""
     network_texts = [network_text.strip() for network_text in text.split(",") if network_text.strip()]
     try:
         if not 0 < len(network_texts) <= _MAX_NETWORKS:

@@ -53,7 +53,7 @@ class SessionList(Schema, frozen=True, kw_only=True):
 
 
 class SessionConfig(Schema, frozen=True, kw_only=True):
-    """SessionConfig: whose session it is."""
+    """Describes a session by its id, its user, group and domain (`SessionConfig`)."""
 
     id: UUID | None = None
     user_uuid: UUID
@@ -63,8 +63,10 @@ class SessionConfig(Schema, frozen=True, kw_only=True):
 
 
 class ConfBody(Schema, frozen=True, kw_only=True):
-    """ConfRequestModel. ``app`` binds the token to one app. With ``gateway``, host and port are those of the service
-    gateway of the agent."""
+    """Requests a token by which one browser may reach a service of a session (`ConfRequestModel`).
+
+    ``app`` binds the token to one app. With ``gateway``, host and port are those of the service gateway of the agent.
+    """
 
     login_session_token: str | None = None
     kernel_host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]

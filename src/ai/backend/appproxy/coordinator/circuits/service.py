@@ -55,7 +55,7 @@ MAX_PER_SESSION = 64
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds time limits in seconds: of the use of a set-up, of a circuit without use, and of the rest of a port."""
+    """Holds times in seconds: until a set-up expires, until an unused circuit is removed, and how long a port rests."""
 
     setup_s: float
     circuit_s: float
@@ -81,7 +81,7 @@ class CircuitService:
         return token
 
     async def check(self, token: str, session_id: UUID, request: AppRequest) -> Setup:
-        """Returns the set-up that a token permits.
+        """Returns the set-up of a token, if the token is valid for the session and the requested app.
 
         Raises AuthenticationFailed for a forged, used or expired token, or one of another session or app;
         ProtocolNotInteractive.
@@ -94,10 +94,10 @@ class CircuitService:
         return setup
 
     async def admit(self, token: str, session_id: UUID, request: AppRequest, client: str) -> Admission:
-        """Returns a circuit that serves the app, and the URL that signs the browser in. Uses the token up.
+        """Gives a browser a circuit to an app: returns the circuit and the URL that signs the browser in.
 
-        ``client`` is the address of the browser. Raises as :meth:`check`; InvalidInput; SlotTaken; Unavailable: no
-        worker is suitable or none answers.
+        Uses the token up. ``client`` is the address of the browser. Raises as :meth:`check`; InvalidInput; SlotTaken;
+        Unavailable: no worker is suitable or none answers.
         """
         request = _check_app_request(request, client)
         setup = await self.check(token, session_id, request)
@@ -148,7 +148,7 @@ class CircuitService:
         return None
 
     async def open(self, draft: Circuit, tags: dict[str, str]) -> Circuit:
-        """Gives a draft a slot of a worker, and returns it once the worker serves it.
+        """Chooses a worker and a slot for a draft of a circuit, and returns the circuit once the worker serves it.
 
         A port or name of the draft is what is wanted. A slot that the worker cannot open is replaced by another one.
         """
@@ -245,7 +245,7 @@ class CircuitService:
 
 
 def _check_app_request(request: AppRequest, client: str) -> AppRequest:
-    """Returns an app request in canonical form.
+    """Checks a browser's request for an app, and returns it in canonical form.
 
     A TCP app has no credentials, so it serves the address that asks for it, unless others are named (serving anchors
     11). Raises InvalidInput.

@@ -111,8 +111,10 @@ def _request_of(query: AddQuery) -> AppRequest:
 
 
 async def allow_set_ups_of_other_origins(request: web.Request, response: web.StreamResponse) -> None:
-    """Lets pages of any origin read the replies of set-ups, which carry no cookies; to be added to the signal
-    ``on_response_prepare``."""
+    """Adds the headers by which web pages of any origin may read the replies of set-ups.
+
+    The replies carry no cookies. To be added to the signal ``on_response_prepare``.
+    """
     if request.path.startswith("/v2/proxy/"):
         response.headers["Access-Control-Allow-Origin"] = "*"
         for name, value in _SECRET_HEADERS.items():

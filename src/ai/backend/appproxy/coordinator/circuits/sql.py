@@ -164,7 +164,10 @@ def _slot_of(circuit: Circuit | Row[Any]) -> str:
 
 
 def _check_reservation(s: Connection, circuit: Circuit, now: datetime) -> None:
-    """Raises SlotTaken if a slot is reserved for another user's past circuit. A subdomain name is reserved for ever."""
+    """Raises SlotTaken if the slot of a new circuit is reserved for another user. Otherwise ends the reservation.
+
+    A slot is reserved for the user of a past circuit; a subdomain name is reserved for ever.
+    """
     rest_columns = resting_slots.c
     is_slot = (rest_columns.worker_id == circuit.worker) & (rest_columns.slot == _slot_of(circuit))
     rest_row = s.execute(select(rest_columns.user_id, rest_columns.until).where(is_slot)).one_or_none()

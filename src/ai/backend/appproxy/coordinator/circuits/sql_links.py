@@ -42,7 +42,7 @@ _VERSIONS = Prepared(select(workers.c.id, workers.c.version))
 
 
 class SqlLinks:
-    """Stores versions, acknowledgements and reports of workers."""
+    """Stores, in SQL, the workers' versions, and what their nodes acknowledge and report."""
 
     _db: Database
 
@@ -186,7 +186,7 @@ class SqlLinks:
 
 
 def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
-    """Returns the endpoint of each inference circuit of a worker."""
+    """Returns the endpoint of each inference circuit of a worker, by the id of the circuit."""
     is_inference_circuit = (_CIRCUITS.worker_id == worker_id) & (_CIRCUITS.app_mode == AppMode.INFERENCE)
     return {
         row.id: row.endpoint_id
@@ -195,7 +195,7 @@ def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
 
 
 def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: UsageReport) -> dict[UUID, UUID | None]:
-    """Returns the endpoints in a report whose circuits the worker had until recently."""
+    """Returns, by circuit, the endpoints of circuits in a usage report that the worker had until recently."""
     circuit_ids = {report.circuit for report in usage.inference}
     rest_columns = resting_slots.c
     is_ended_circuit = (
@@ -234,7 +234,7 @@ def _tokens_of(reports: Sequence[InferenceUsage]) -> dict[UUID, int]:
 
 
 def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -> None:
-    """Stores the load of an endpoint at one node, and adds the number of times that requests began to wait."""
+    """Stores an endpoint's open and waiting requests at one node, and counts the requests that began to wait."""
     is_load = and_(_LOADS.worker_id == worker_id, _LOADS.node == node, _LOADS.circuit_id == report.id)
     load_values = {"queued": report.queued, "in_flight": dict(report.in_flight)}
     updated_values = {**load_values, "wakes": _LOADS.wakes + report.waits}
@@ -244,7 +244,7 @@ def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -
 
 
 def _last_used(report: CircuitUsage, sent_at: float, now: datetime) -> datetime:
-    """Converts a circuit's last use from the worker's clock to the coordinator's.
+    """Returns the time of a circuit's last use by the coordinator's clock; reports give it by the worker's clock.
 
     A circuit with open connections is in use now.
     """

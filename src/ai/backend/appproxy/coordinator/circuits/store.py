@@ -33,14 +33,16 @@ class CircuitStore(Protocol):
         """Returns the circuits of a worker. Raises NoSuchObject."""
 
     async def changes(self, worker_id: UUID, since: int) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
-        """Returns a worker's version, the ids of all its circuits, and the circuits that changed after version
-        ``since``. Raises NoSuchObject."""
+        """Returns a worker's version, its circuits' ids, and the circuits that changed after version ``since``.
+
+        Raises NoSuchObject.
+        """
 
     async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
-        """Returns the interactive circuits of sessions."""
+        """Returns the ids of the interactive circuits of these sessions."""
 
     async def sessions(self) -> Sequence[UUID]:
-        """Returns the sessions with interactive circuits or set-ups."""
+        """Returns the ids of the sessions that have interactive circuits or set-ups."""
 
     async def unused_since(self, moment: datetime) -> Sequence[UUID]:
         """Returns the interactive circuits that were used last before a moment."""
@@ -49,10 +51,10 @@ class CircuitStore(Protocol):
         """Returns the circuits whose worker no longer has their slot."""
 
     async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:
-        """Returns the occupied slots of one worker or of all, by worker."""
+        """Returns the occupied slots of one worker, or of all workers, by the worker's id."""
 
     async def resting_ports(self, worker_id: UUID, now: datetime, user_id: UUID | None) -> frozenset[int]:
-        """Returns the ports of a worker that stay reserved after use by users other than this one."""
+        """Returns the ports of a worker that this user may not use yet, since another user has used them lately."""
 
     async def versions(self) -> Mapping[UUID, int]:
         """Returns the versions of all workers."""
@@ -63,20 +65,23 @@ class CircuitStore(Protocol):
     async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None: ...
     async def delivery(self, circuit_id: UUID, alive_since: datetime) -> Delivery | None: ...
     async def count(self, worker_id: UUID, node: str, usage: UsageReport, now: datetime) -> int:
-        """Counts a usage report once, and returns the sequence number up to which the node's reports are counted."""
+        """Stores a usage report if it is new. Returns the sequence number of the node's last stored report."""
 
     async def loads(self, alive_since: datetime) -> EndpointLoads:
-        """Returns the loads of all endpoints, as linked and living nodes reported them last."""
+        """Returns the loads of all endpoints, such as open and waiting requests, by the last reports of living nodes.
+
+        Open and waiting requests only count at nodes that are linked.
+        """
 
     async def usage(self, after: int, limit: int) -> Sequence[UsageRow]:
         """Returns the reports of endpoints after an id, oldest first."""
 
     async def add_setup(self, token_hash: str, setup: Setup, expires_at: datetime) -> None: ...
     async def setup(self, token_hash: str, now: datetime) -> Setup | None:
-        """Returns a set-up that is neither used nor expired."""
+        """Returns the set-up of a token by its hash, or None if it is used, expired or unknown."""
 
     async def use_setup(self, token_hash: str, now: datetime) -> bool:
-        """Marks a set-up as used. Returns False if it was used already."""
+        """Marks a set-up as used. Returns True if it was valid: neither used nor expired."""
 
     async def release_setup(self, token_hash: str) -> None:
         """Permits the use of a set-up once more after a failed use."""

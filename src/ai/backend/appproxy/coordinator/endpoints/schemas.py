@@ -23,21 +23,24 @@ _MAX_ROUTES = 1024
 
 
 class EndpointConfig(Schema, frozen=True, kw_only=True):
-    """EndpointConfig."""
+    """Holds the id of an endpoint and its URL if it has one already (`EndpointConfig`)."""
 
     id: UUID
     existing_url: Annotated[str, msgspec.Meta(max_length=2048)] | None = None
 
 
 class EndpointTags(Schema, frozen=True, kw_only=True):
-    """EndpointTagConfig."""
+    """Holds the session and the endpoint that the tags of an app describe (`EndpointTagConfig`)."""
 
     session: SessionConfig
     endpoint: EndpointConfig
 
 
 class InferenceApp(Schema, frozen=True, kw_only=True):
-    """InferenceAppConfig; with ``gateway``, host and port are those of the service gateway of the agent."""
+    """Describes a replica of an endpoint and its address (`InferenceAppConfig`).
+
+    With ``gateway``, host and port are those of the service gateway of the agent.
+    """
 
     session_id: UUID
     kernel_host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -49,7 +52,10 @@ class InferenceApp(Schema, frozen=True, kw_only=True):
 
 
 class EndpointBody(Schema, frozen=True, kw_only=True):
-    """EndpointCreationRequestModel. ``apps`` has at most one app, with its replicas."""
+    """Requests an endpoint, or a change of its replicas (`EndpointCreationRequestModel`).
+
+    ``apps`` has at most one app, with its replicas.
+    """
 
     service_name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     tags: EndpointTags
@@ -61,16 +67,15 @@ class EndpointBody(Schema, frozen=True, kw_only=True):
 
 
 class EndpointReply(Schema, frozen=True, kw_only=True):
-    """EndpointCreationResponseModel: the URL of the endpoint."""
+    """Answers with the URL of the endpoint (`EndpointCreationResponseModel`)."""
 
     endpoint: str
 
 
 class EndpointTokenBody(Schema, frozen=True, kw_only=True):
-    """EndpointAPITokenGenerationRequestModel: ``exp`` is a time in ISO 8601, or unix time.
+    """Requests a token of an endpoint (`EndpointAPITokenGenerationRequestModel`).
 
-    The token is good for the endpoint of the path and for the other ``endpoints``. ``limits`` replace those of the
-    endpoints.
+    ``exp`` is a time in ISO 8601, or unix time.
     """
 
     user_uuid: UUID
@@ -80,7 +85,7 @@ class EndpointTokenBody(Schema, frozen=True, kw_only=True):
 
 
 class LoadsQuery(Schema, frozen=True, kw_only=True):
-    """With ``since``, the reply waits up to ``wait`` seconds for another version."""
+    """Asks for the loads of endpoints. With ``since``, the reply waits up to ``wait`` seconds for another version."""
 
     since: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0

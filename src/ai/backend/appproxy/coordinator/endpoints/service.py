@@ -29,7 +29,7 @@ _MAX_TOKEN_YEARS = 10
 
 
 class EndpointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes an endpoint as its manager requests it. A requested port or name is used if it is free."""
+    """Describes an endpoint as a manager requests it. A requested port or name is used if it is free."""
 
     id: UUID
     service_name: str

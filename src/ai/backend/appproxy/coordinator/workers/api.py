@@ -53,7 +53,7 @@ class WorkersApi:
 
     @route("PATCH", "/api/worker/{worker_id}", body=Heartbeat, audited=False)
     async def touch(self, call: Call[Heartbeat]) -> WorkerInfo:
-        """Counts a heartbeat of a worker."""
+        """Records a heartbeat of a worker."""
         worker = await self.workers.touch(id_of(call.params["worker_id"], "worker"), call.body.node)
         return await self.workers.describe(worker)
 

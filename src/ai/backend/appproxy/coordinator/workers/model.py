@@ -46,7 +46,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         return last_port - first_port + 1
 
     def has_slot(self, port: int | None, subdomain: str | None) -> bool:
-        """Returns True if the worker, as it is registered now, can serve a slot."""
+        """Returns True if a port or a subdomain name is one that the worker, as it is registered now, can serve."""
         if self.port_range is not None:
             return port is not None and self.port_range[0] <= port <= self.port_range[1]
         return subdomain is not None

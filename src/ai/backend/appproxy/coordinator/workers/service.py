@@ -23,7 +23,7 @@ _DOMAIN_PATTERN = re.compile(r"(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
 
 @dataclass(slots=True)
 class WorkerService:
-    """Registers and lists workers. A worker without a heartbeat for ``timeout_s`` is lost until the next one."""
+    """Registers and lists workers. A worker whose last heartbeat is older than ``timeout_s`` counts as lost."""
 
     store: WorkerStore
     use: SlotUse
@@ -100,7 +100,10 @@ def info_of(worker: Worker, used_slots: Sequence[Slot]) -> WorkerInfo:
 
 
 def _check_registration(registration: WorkerRegistration) -> WorkerRegistration:
-    """Returns a registration that has only the fields of its frontend mode. Raises InvalidInput."""
+    """Checks a worker's registration, and returns it without the fields of the other frontend mode.
+
+    Raises InvalidInput.
+    """
     problems: dict[str, str] = {}
     if _HOST_PATTERN.fullmatch(registration.hostname) is None:
         problems["hostname"] = "not a host name or address"
@@ -120,7 +123,10 @@ def _check_registration(registration: WorkerRegistration) -> WorkerRegistration:
 
 @dataclass(slots=True)
 class Authority:
-    """Creates the certificate authority at its first use. All coordinators of a database share it."""
+    """Represents the certificate authority of the workers, which is created at its first use.
+
+    All coordinators of a database share it.
+    """
 
     store: AuthorityStore
     _identity: TlsIdentity | None = field(default=None, init=False)

@@ -39,4 +39,4 @@ class SlotUse(Protocol):
     """Reports which slots of workers are in use."""
 
     async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:
-        """Returns the occupied slots of one worker or of all, by worker."""
+        """Returns the occupied slots of one worker, or of all workers, by the worker's id."""

@@ -67,7 +67,7 @@ class Request(Protocol):
 
 
 class Gate:
-    """Decides if requests are admitted to circuits. ``is_secure``: browsers reach the frontend by TLS."""
+    """Decides if a worker admits a request to a circuit. ``is_secure`` is True if browsers reach the worker by TLS."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Gate:
 
     @property
     def has_trusted_proxies(self) -> bool:
-        """Returns True if a client's address can differ from the address of its connection."""
+        """Returns True if there are trusted proxies, so that a client's address can differ from its connection's."""
         return bool(self._trusted_proxies)
 
     def admits_address(self, circuit: Circuit, address: str) -> bool:
@@ -93,7 +93,7 @@ class Gate:
         return allowed is None or (bool(allowed.strip()) and may_come_from(address, allowed.split(",")))
 
     def admits_connection(self, circuit: Circuit, address: str) -> bool:
-        """Returns True if a raw TCP connection is permitted.
+        """Returns True if a raw TCP connection from an address to a circuit is permitted.
 
         It has no credentials, so that a circuit that is not public must limit its clients' networks.
         """
@@ -172,7 +172,10 @@ class Gate:
         return Admission(address, cookies, hidden=_AUTHORIZATION, grant=grant)
 
     def admit_grant(self, circuit: Circuit, request: Request, peer_address: str, grant: Grant) -> Admission | Response:
-        """Admits a request at the base URL of all models, to the endpoint of the request's model."""
+        """Admits a request, which came to the base URL of all models, to the circuit of the model that it names.
+
+        Returns the reply that refuses the request if it is not admitted.
+        """
         address = self._address(request, peer_address)
         if not self.admits_address(circuit, address):
             return error(403, "This address may not use this model.", model_code="forbidden")
@@ -204,8 +207,10 @@ class Gate:
             return _unauthorized(request, "The token is invalid or expired.", TokenMismatch)
 
     def _is_own_origin(self, request: Request) -> bool:
-        """Returns True for pages of the app itself, and for requests without Origin, which browsers'
-        pages do not send."""
+        """Returns True if the header Origin of a request names the app's own address, or if the request has no Origin.
+
+        The pages of browsers do not send requests without Origin.
+        """
         origins = values_of(request.headers, b"origin")
         host = request.host.decode("latin-1")
         return not origins or (len(origins) == 1 and is_same_origin(origins[0], host))
