@@ -60,7 +60,7 @@ class AgentCommands(Protocol):
 
     @remote("repeatable")
     async def create_kernels(self, req: agent.CreateKernels) -> None:
-        """Accepts all kernels or refuses all, at once; progress comes as observations.
+        """Accepts the creation of all kernels at once, or refuses all of them; progress comes as observations.
 
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, CreationDenied: nothing was taken.
@@ -69,7 +69,10 @@ class AgentCommands(Protocol):
 
     @remote("repeatable")
     async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
-        """Accepts the end of a kernel at once; TERMINATED is reported when nothing is left, also if it is missing."""
+        """Accepts the end of a kernel at once. TERMINATED is reported when nothing of the kernel is left.
+
+        A kernel that is missing is reported as TERMINATED as well.
+        """
 
     @remote("repeatable")
     async def restart_kernel(self, req: agent.RestartKernel) -> None:
@@ -181,7 +184,7 @@ class AgentCommands(Protocol):
 
 
 class ManagerReports(Protocol):
-    """The reports that agents send to their manager, each for the agents of its connection only."""
+    """Declares the reports that agents send to their manager, each for the agents of its connection only."""
 
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
