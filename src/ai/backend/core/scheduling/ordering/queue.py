@@ -29,7 +29,7 @@ Order = Callable[[Sequence[QueuedSession], Snapshot, ResourceSlot], Queue]
 
 
 def fifo_key(session: PendingSession) -> tuple[object, ...]:
-    """Sort key: larger priority first, then older, then by id so that the order is total."""
+    """Returns a sort key: larger priority first, then older sessions, then by id so that the order is total."""
     return -session.priority, session.enqueued_at, session.session_id.int
 
 
@@ -51,7 +51,7 @@ def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 
 def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
-    """Orders pending sessions, the youngest first."""
+    """Orders pending sessions by priority, and those of equal priority the youngest first."""
     grouped_sessions = groupby(queued_sessions, key=lambda entry: entry.session.priority)
     return StaticQueue(
         [
