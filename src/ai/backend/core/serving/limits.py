@@ -48,7 +48,10 @@ class RollingSum:
         return self._total
 
     def wait_s(self, now: float, room: int, limit: int) -> float:
-        """Returns the seconds until ``room`` more fit below the limit. Returns the whole window if they never fit."""
+        """Returns the seconds until ``room`` more can be added without exceeding the limit.
+
+        Returns the whole window if they never fit.
+        """
         excess = self.total(now) + room - limit
         if excess <= 0:
             return 0.0
