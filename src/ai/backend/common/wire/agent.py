@@ -238,8 +238,11 @@ class ImageJobState(Wire, frozen=True, kw_only=True):
 
 
 class OperateDevice(Wire, frozen=True, kw_only=True):
-    """An operation of an administrator on a device; ``argument`` is a profile (``partition``), an image (``program``)
-    or the reason (``cordon``, which ends after ``expires_after_s``)."""
+    """Requests an operation of an administrator on a device.
+
+    ``argument`` is a profile (``partition``), an image (``program``) or the reason (``cordon``, which ends after
+    ``expires_after_s``).
+    """
 
     device_name: str
     device_id: str

@@ -282,8 +282,9 @@ class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
 
 
 class CircuitUsage(Wire, frozen=True, kw_only=True):
-    """Counts the requests of a circuit since the previous counted report. ``last_used`` is unix time, ``open`` counts
-    open connections.
+    """Counts a circuit's requests since the previous counted report, and the circuit's open connections.
+
+    ``last_used`` is unix time, ``open`` counts connections that are open now.
 
     Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now;
     ``waits`` is how often requests began to wait since the previous counted report.

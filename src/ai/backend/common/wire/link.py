@@ -124,7 +124,10 @@ class AgentCommands(Protocol):
 
     @remote("once", deadline_s=90.0)
     async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
-        """Changes a device and returns when the next heartbeat shows it. Raises Conflict for a device in use."""
+        """Changes a device for an administrator. Returns when the agent's next heartbeat shows the change.
+
+        Raises Conflict for a device in use.
+        """
 
     @remote("read", deadline_s=60.0)
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
@@ -149,7 +152,7 @@ class AgentCommands(Protocol):
 
     @remote("repeatable", wait_field="wait_s", abandonable=True)
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
-        """Begins the job if its id is new, and returns its progress within ``wait_s``.
+        """Begins a job on an image unless the job's id is known, and returns its progress within ``wait_s``.
 
         A job that is refused at once raises the reason.
         """
@@ -204,4 +207,4 @@ class ManagerReports(Protocol):
 
     @remote("read", deadline_s=5.0)
     async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
-        """Returns the devices that device claims keep on an agent, for which it joins no partition of theirs."""
+        """Returns the devices that device claims keep on an agent. The agent joins no partitions of these devices."""

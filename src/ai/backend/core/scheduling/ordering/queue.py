@@ -43,7 +43,7 @@ class StaticQueue:
         return iter(self._queued)
 
     def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None:
-        """Does nothing: the order is fixed."""
+        """Does nothing when a session was placed, because the order is fixed."""
 
 
 def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
@@ -78,8 +78,9 @@ class _Scope:
 
 
 class ShareQueue:
-    """Yields the session of the scope with the smallest share, at every level of the hierarchy. Within a user, the
-    oldest session comes first.
+    """Yields sessions of the domain, then project, then user with the smallest share of the cluster first.
+
+    Within a user, the oldest session comes first.
 
     What was placed counts at once. O(depth * log(scopes)) for each session. Source: Ghodsi et al., Dominant Resource
     Fairness (NSDI'11), applied to a tree as in hierarchical fair sharing.
