@@ -167,7 +167,10 @@ def _cache_value(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T)
 
 
 class _Search:
-    """Searches the set of devices with the smallest ``sum(single) + sum(weight of each pair)``."""
+    """Searches for the set of devices with the smallest total of the devices' costs and the pairs' weights.
+
+    The total is ``sum(single) + sum(weight of each pair)``.
+    """
 
     def __init__(
         self, pairs: _Pairs, candidate_mask: int, count: int, taken_ranks: Sequence[int], free_mask: int

@@ -90,8 +90,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the narrowest window of a kind: its limit, the remainder, and the seconds until the whole limit is free
-    again."""
+    """Describes the narrowest window of an API token, of its request windows or of its token windows.
+
+    It has the limit, the remainder, and the seconds until the whole limit is free again.
+    """
 
     limit: int
     remaining: int
