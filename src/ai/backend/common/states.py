@@ -1,5 +1,7 @@
-"""The closed vocabularies of the platform (spec 03-09, 03-11, peer facts 4.6); ``core.lifecycle`` has their
-transitions."""
+"""Defines the platform's enumerations of statuses, types and reasons (spec 03-09, 03-11, peer facts 4.6).
+
+``core.lifecycle`` has the transitions between the statuses.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ MAIN_PROGRAM_TYPES = frozenset({SessionType.BATCH, SessionType.INFERENCE})
 
 
 class SessionResult(StrEnum):
-    """The outcome of a batch session's program; UNDEFINED until it has ended, and always for other types."""
+    """Lists the outcomes of a batch session's program. UNDEFINED: not ended yet, or a session of another type."""
 
     UNDEFINED = "UNDEFINED"
     SUCCESS = "SUCCESS"

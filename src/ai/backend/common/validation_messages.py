@@ -46,7 +46,10 @@ def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tup
 
 
 def _pattern_descriptions(annotation: Any, pattern: str, enclosing_types: tuple[type, ...] = ()) -> Iterator[str]:
-    """Yields the descriptions of the constraints with a pattern in a type; a pattern means the same everywhere."""
+    """Yields the description of each constraint in a type that has the regular expression ``pattern``.
+
+    A pattern means the same in every place of the type.
+    """
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         if annotation not in enclosing_types:
             for field in structs.fields(annotation):

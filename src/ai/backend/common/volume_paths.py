@@ -1,5 +1,7 @@
-"""Parses quota scopes, folder ids and paths in folders (spec 03-01 "Quota scopes", peer facts 5 "Path",
-"VFolderID")."""
+"""Parses quota scopes, ids of virtual folders, and paths inside virtual folders.
+
+Sources: spec 03-01 "Quota scopes", peer facts 5 "Path" and "VFolderID".
+"""
 
 from __future__ import annotations
 

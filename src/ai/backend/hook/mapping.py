@@ -14,14 +14,14 @@ from ai.backend.plugin.settings import PluginSettings
 
 
 class GroupRule(PluginSettings):
-    """Domain and projects of the members of a group."""
+    """Holds the domain and the projects that the members of a group are in."""
 
     domain: str = Field("default", min_length=1, description="The domain that members are in.")
     projects: list[str] = Field([], description="The projects of that domain that members are in.")
 
 
 class MappingSettings(PluginSettings):
-    """Settings of accounts, which the sign-in plugins have in common."""
+    """Holds the settings of accounts and groups that the sign-in plugins have in common."""
 
     groups: dict[str, GroupRule] = Field({}, description="Rules by the name of a group; other groups mean nothing.")
     requires_group: bool = Field(False, description="Whether only members of one of these groups sign in.")

@@ -13,7 +13,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class Clock(Protocol):
-    """Returns the present time; a simulation has a virtual one."""
+    """Defines the interface of clocks, which return the present time; a simulation has a virtual clock."""
 
     def now(self) -> datetime:
         """Returns the wall clock time, aware and in UTC."""
@@ -51,7 +51,7 @@ class RandomIds:
 
 
 class Ages:
-    """Measures on the monotonic clock the time since moments that are stored as wall clock times.
+    """Measures how much time has passed since stored wall clock times, by the monotonic clock.
 
     The wall clock counts at the first call for a moment only, so setting it forward by a day ends nobody's session. A
     moment in the future counts as the present.

@@ -93,9 +93,9 @@ async def cancel_all(*futures: asyncio.Future[Any]) -> None:
 
 
 async def all_or_none(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Runs coroutines at the same time until all coroutines have ended.
+    """Runs coroutines at the same time until all have ended. If one fails, the others are cancelled.
 
-    Cancels the others and waits for their end when one fails; raises its exception, and no group of exceptions as a
+    Waits for the end of the cancelled ones, and raises the exception of the failed one, and no group of exceptions as a
     TaskGroup does.
     """
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]

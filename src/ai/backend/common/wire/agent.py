@@ -16,8 +16,10 @@ from ai.backend.common.wire.execution import FileBlob
 
 
 class UnderlayPeer(Wire, frozen=True, kw_only=True):
-    """An agent's IPv4 address and UDP port for networks of sessions, with the keys for both directions of an encrypted
-    one."""
+    """Holds an agent's IPv4 address and UDP port for networks of sessions, with keys if a network is encrypted.
+
+    An encrypted network has a key for each direction.
+    """
 
     address: str
     port: int
@@ -29,7 +31,7 @@ class UnderlayPeer(Wire, frozen=True, kw_only=True):
 
 
 class OverlayInfo(Wire, frozen=True, kw_only=True):
-    """The network of a multi-node session for one of its agents; fixed when the session is scheduled.
+    """Describes a multi-node session's network to one of its agents. It is fixed when the session is scheduled.
 
     ``vni`` is its VXLAN number, ``gateway`` an address in ``subnet`` that this agent may use itself. ``addresses`` has
     all kernels by host name, ``peers`` the other agents, and ``places`` the agent of each host name. ``secret`` is the
@@ -162,8 +164,11 @@ class RegistryAccess(Wire, frozen=True, kw_only=True):
 
 
 class CreateKernels(Wire, frozen=True, kw_only=True):
-    """Creates kernels of one session on this agent; all or none is accepted. Progress comes as observations. ``kept``
-    are the devices of the device claims that this agent has, by claim: no kernel that does not name it gets them."""
+    """Requests the creation of kernels of one session on this agent. The agent accepts all of them or none.
+
+    Progress comes as observations. ``kept`` are the devices of the device claims that this agent has, by claim. A
+    kernel gets them only if it names the claim.
+    """
 
     kernels: list[KernelSpec]
     registries: list[RegistryAccess] = []
@@ -183,9 +188,11 @@ class DestroyKernel(Wire, frozen=True, kw_only=True):
 
 
 class RestartKernel(Wire, frozen=True, kw_only=True):
-    """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one. ``secret_environ`` as in
-    its specification, which agents do not store with them; ``registries`` are the present credentials of its image's
-    registry."""
+    """Requests to restart a kernel in place, with the same devices and the same home directory.
+
+    ``attempt`` is the new one. ``secret_environ`` is as in the kernel's specification; agents do not store it there.
+    ``registries`` are the present credentials of the registry of the kernel's image.
+    """
 
     kernel_id: str
     attempt: int
@@ -231,8 +238,11 @@ class ImageJobState(Wire, frozen=True, kw_only=True):
 
 
 class OperateDevice(Wire, frozen=True, kw_only=True):
-    """An operation of an administrator on a device; ``argument`` is a profile (``partition``), an image (``program``)
-    or the reason (``cordon``, which ends after ``expires_after_s``)."""
+    """Requests an operation of an administrator on a device.
+
+    ``argument`` is a profile (``partition``), an image (``program``) or the reason (``cordon``, which ends after
+    ``expires_after_s``).
+    """
 
     device_name: str
     device_id: str
@@ -254,7 +264,7 @@ class DeviceOptionsOf(Wire, frozen=True, kw_only=True):
 
 
 class PartitionOption(Wire, frozen=True, kw_only=True):
-    """A partition profile of a device; ``available`` is how many more of it fit now."""
+    """Describes a partition profile of a device. ``available`` is how many more such partitions fit now."""
 
     name: str
     slot_name: str
@@ -262,8 +272,11 @@ class PartitionOption(Wire, frozen=True, kw_only=True):
 
 
 class DeviceOptions(Wire, frozen=True, kw_only=True):
-    """The possible operations on a plugin's devices; ``profiles``, ``images`` and ``cordons`` are by device, as is
-    ``diagnosed``: the kernels of administrators that see it without holding it."""
+    """Lists the operations that are possible on the devices of one plugin.
+
+    ``profiles``, ``images``, ``cordons`` and ``diagnosed`` are by device. ``diagnosed``: the kernels of administrators
+    that see the device without holding it.
+    """
 
     actions: list[str] = []
     devices: list[str] = []

@@ -62,8 +62,11 @@ class GatewayRoute(Wire, frozen=True, kw_only=True):
 
 
 class RevisionShare(Wire, frozen=True, kw_only=True):
-    """The revision of an endpoint that a route belongs to, and its share of the requests: revisions get exactly their
-    weights, however many routes each of them has. Zero: no request, until there is no other revision."""
+    """Names the revision of an endpoint that a route belongs to, and the revision's share of the requests.
+
+    Revisions get exactly their weights, however many routes each of them has. A revision of weight zero gets no request
+    until there is no other revision.
+    """
 
     id: UUID
     weight: Ratio
@@ -83,8 +86,11 @@ class RouteInfo(Wire, frozen=True, kw_only=True):
 
 
 class RoutingKind(StrEnum):
-    """How a replica of a revision is picked: the one with the fewest open requests, or the one that has computed the
-    longest part of the prompt before, until it is saturated."""
+    """Lists the ways to choose one replica of a revision for a request.
+
+    ``least-outstanding``: the replica with the fewest open requests. ``prefix``: the replica that has computed the
+    longest part of the prompt before, until the replica is saturated.
+    """
 
     LEAST_OUTSTANDING = "least-outstanding"
     PREFIX = "prefix"
@@ -117,8 +123,10 @@ class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one token, or of each token of an endpoint. ``concurrent``: open requests. Each node of a worker counts
-    by itself."""
+    """Limits the requests and model tokens of one API token, or of each API token of an endpoint.
+
+    ``concurrent`` limits open requests. Each node of a worker counts by itself.
+    """
 
     requests: Annotated[list[RequestWindow], msgspec.Meta(max_length=8)] = []
     tokens: Annotated[list[TokenWindow], msgspec.Meta(max_length=8)] = []
@@ -176,7 +184,10 @@ class Circuit(Wire, frozen=True, kw_only=True):
 
 
 class AppFilter(Wire, frozen=True, kw_only=True):
-    """A worker with ``filtered_apps_only`` serves sessions with one of its filters; see the coordinator's reference."""
+    """Holds one filter of a worker. A worker with ``filtered_apps_only`` serves sessions with one of its filters.
+
+    See the coordinator's reference.
+    """
 
     key: str
     value: str
@@ -271,8 +282,9 @@ class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
 
 
 class CircuitUsage(Wire, frozen=True, kw_only=True):
-    """Counts the requests of a circuit since the previous counted report. ``last_used`` is unix time, ``open`` counts
-    open connections.
+    """Counts a circuit's requests since the previous counted report, and the circuit's open connections.
+
+    ``last_used`` is unix time, ``open`` counts connections that are open now.
 
     Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now;
     ``waits`` is how often requests began to wait since the previous counted report.
@@ -331,8 +343,10 @@ class UsageReport(Frame, frozen=True, kw_only=True, tag="usage"):
 
 
 class EndpointLoad(Wire, frozen=True, kw_only=True):
-    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session; ``requests``
-    and ``tokens``, those of prompts and answers, only grow."""
+    """Holds the load of an endpoint, as all nodes of the endpoint's worker reported it last.
+
+    ``in_flight`` are open requests by session. ``requests`` and ``tokens``, those of prompts and answers, only grow.
+    """
 
     endpoint_id: UUID
     queued: int = 0
@@ -343,14 +357,20 @@ class EndpointLoad(Wire, frozen=True, kw_only=True):
 
 
 class EndpointLoads(Wire, frozen=True, kw_only=True):
-    """The reply to ``GET /v2/endpoints/loads``. ``version`` grows when requests begin to wait somewhere."""
+    """The reply to ``GET /v2/endpoints/loads``: the loads of endpoints.
+
+    ``version`` grows when requests begin to wait somewhere.
+    """
 
     version: int
     loads: list[EndpointLoad]
 
 
 class UsageRow(Wire, frozen=True, kw_only=True):
-    """A report about an endpoint; ``id`` grows, and names it for ever."""
+    """Holds one report about the usage of an endpoint, and the number that identifies the report for ever.
+
+    A later report has a larger ``id``.
+    """
 
     id: int
     usage: InferenceUsage

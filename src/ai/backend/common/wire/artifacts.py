@@ -34,7 +34,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanRequest(Request, frozen=True, kw_only=True):
-    """Requests the artifacts ``names`` of a hub with every version, size and README, or a list if it is empty.
+    """Requests the named artifacts of a hub with every version, size and README, or a list of artifacts.
+
+    A list is requested if ``names`` is empty.
 
     ``token`` is of an account of the hub, None sees what is public. ``version`` is one branch, tag or commit.
     ``search`` is a part of the name. A list begins with what is downloaded most, and has models, or with the type
@@ -224,7 +226,10 @@ class ArtifactPlace(RevisionKey, frozen=True, kw_only=True):
 
 
 class FilesRequest(ArtifactPlace, frozen=True, kw_only=True):
-    """Requests one page of files. ``cursor`` is that of the previous page."""
+    """Requests one page of the files of an archived artifact revision.
+
+    ``cursor`` is that of the previous page.
+    """
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
     cursor: Text | None = None
@@ -255,8 +260,10 @@ class PresignRequest(ArtifactPlace, frozen=True, kw_only=True):
 
 
 class Ticket(Answer, frozen=True, kw_only=True):
-    """A URL and a token with which another installation reads the revision's :class:`Manifest`:
-    ``<url>?token=<token>``."""
+    """Holds a URL and a token by which another installation reads a revision's :class:`Manifest`.
+
+    The address to read is ``<url>?token=<token>``.
+    """
 
     url: str
     token: str

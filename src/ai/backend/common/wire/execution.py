@@ -31,7 +31,10 @@ class Execute(Wire, frozen=True, kw_only=True):
 
 
 class RunResult(Wire, frozen=True, kw_only=True):
-    """The Execution Result Object (spec 03-07). ``console`` items are ``[type, data]``."""
+    """Holds the result of one step of a run: the Execution Result Object (spec 03-07).
+
+    ``console`` items are ``[type, data]``.
+    """
 
     run_id: str
     status: RunStatus
@@ -112,7 +115,9 @@ class OpenPort(Wire, frozen=True, kw_only=True):
 
 
 class OpenRoute(Wire, frozen=True, kw_only=True):
-    """Lets clients of an authority reach a port (1 to 65535) of 127.0.0.1 inside a kernel's workload.
+    """Requests a route to a port (1 to 65535) of 127.0.0.1 inside a kernel's workload.
+
+    Clients of the authority reach the port by the route.
 
     ``port`` is one of ``ServiceState.ports``; ``authority`` is the authority's certificate in PEM.
     """

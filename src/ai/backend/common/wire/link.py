@@ -60,7 +60,7 @@ class AgentCommands(Protocol):
 
     @remote("repeatable")
     async def create_kernels(self, req: agent.CreateKernels) -> None:
-        """Accepts all kernels or refuses all, at once; progress comes as observations.
+        """Accepts the creation of all kernels at once, or refuses all of them; progress comes as observations.
 
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, CreationDenied: nothing was taken.
@@ -69,7 +69,10 @@ class AgentCommands(Protocol):
 
     @remote("repeatable")
     async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
-        """Accepts the end of a kernel at once; TERMINATED is reported when nothing is left, also if it is missing."""
+        """Accepts the end of a kernel at once. TERMINATED is reported when nothing of the kernel is left.
+
+        A kernel that is missing is reported as TERMINATED as well.
+        """
 
     @remote("repeatable")
     async def restart_kernel(self, req: agent.RestartKernel) -> None:
@@ -121,7 +124,10 @@ class AgentCommands(Protocol):
 
     @remote("once", deadline_s=90.0)
     async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
-        """Changes a device and returns when the next heartbeat shows it. Raises Conflict for a device in use."""
+        """Changes a device for an administrator. Returns when the agent's next heartbeat shows the change.
+
+        Raises Conflict for a device in use.
+        """
 
     @remote("read", deadline_s=60.0)
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
@@ -146,7 +152,7 @@ class AgentCommands(Protocol):
 
     @remote("repeatable", wait_field="wait_s", abandonable=True)
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
-        """Begins the job if its id is new, and returns its progress within ``wait_s``.
+        """Begins a job on an image unless the job's id is known, and returns its progress within ``wait_s``.
 
         A job that is refused at once raises the reason.
         """
@@ -181,7 +187,7 @@ class AgentCommands(Protocol):
 
 
 class ManagerReports(Protocol):
-    """The reports that agents send to their manager, each for the agents of its connection only."""
+    """Declares the reports that agents send to their manager, each for the agents of its connection only."""
 
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
@@ -201,4 +207,4 @@ class ManagerReports(Protocol):
 
     @remote("read", deadline_s=5.0)
     async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
-        """Returns the devices that device claims keep on an agent, for which it joins no partition of theirs."""
+        """Returns the devices that device claims keep on an agent. The agent joins no partitions of these devices."""

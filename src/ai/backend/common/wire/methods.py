@@ -1,5 +1,6 @@
-"""Declares remote calls as methods of an interface. Types, proxies, dispatch and the reference page are derived from
-it.
+"""Declares remote calls as methods of an interface.
+
+Types, proxies, dispatch and the reference page are derived from the interface.
 
     class AgentCommands(Protocol):
         @remote("read", deadline_s=30.0)
@@ -82,7 +83,10 @@ def remote(
 
 
 def methods_of(interface: type) -> dict[str, Method]:
-    """Returns the remote calls of an interface by name, in their order. Raises TypeError for any other method."""
+    """Returns the remote calls of an interface by name, in the order of their declaration.
+
+    Raises TypeError for a method that is no remote call with one argument.
+    """
     methods: dict[str, Method] = {}
     for name, function in vars(interface).items():
         if name.startswith("_"):

@@ -153,7 +153,9 @@ class HookTrouble(Wire, frozen=True, kw_only=True):
 
 
 class KernelObservation(Wire, frozen=True, kw_only=True):
-    """A fact about a kernel, reported until acknowledged; ``seq`` orders the observations of one epoch of an agent.
+    """Reports what an agent observed about a kernel. The agent repeats the report until it is acknowledged.
+
+    ``seq`` orders the observations of one epoch of an agent.
 
     ``unhealthy_devices`` are all failed devices of the kernel; None: unchanged. ``retry_after_s`` comes with PENDING.
     ``hook_troubles`` are changes only. ``log_tail`` comes with a final status: the newest output of the workload (at
@@ -223,8 +225,9 @@ class MetricFamily(Wire, frozen=True, kw_only=True):
 
 
 class StatReport(Wire, frozen=True, kw_only=True):
-    """Reports live statistics of an agent's kernels and devices. ``kernels`` has the metric dicts of peer facts 3.6 by
-    kernel id, in msgpack: few are ever read.
+    """Reports the live statistics of an agent's kernels and devices.
+
+    ``kernels`` has the metric dicts of peer facts 3.6 by kernel id, in msgpack: few are ever read.
 
     ``families`` are for Prometheus, without the label of the agent.
     """
@@ -251,7 +254,10 @@ class StatReport(Wire, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
-    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys.
+    """Replies to a heartbeat: when to send the next one, and which kernels to destroy or to report again.
+
+    ``interval_s`` are the seconds until the next heartbeat. The agent destroys the ``unknown_kernels``, which have no
+    live row in the manager.
 
     The manager has no record of what the agent observed last of the ``unobserved_kernels``; the agent reports their
     state again.
@@ -280,9 +286,9 @@ class KeptDevices(Wire, frozen=True, kw_only=True):
 
 
 class Beat(Wire, frozen=True, kw_only=True):
-    """Replaces a heartbeat of this epoch and number.
+    """Stands for a heartbeat whose content has not changed, without repeating the content.
 
-    Its content equals the content of the heartbeat ``unchanged_since``.
+    It replaces the heartbeat of this epoch and number. The content equals that of the heartbeat ``unchanged_since``.
     """
 
     agent_id: str
@@ -292,7 +298,7 @@ class Beat(Wire, frozen=True, kw_only=True):
 
 
 class BeatReport(Wire, frozen=True, kw_only=True):
-    """Reports the heartbeats of agents that share a connection and have no news."""
+    """Reports the heartbeats of several agents that share a connection and whose content has not changed."""
 
     beats: list[Beat]
 

@@ -40,7 +40,7 @@ class AbstractAllocMap(ABC):
 
     @property
     def ranks(self) -> Mapping[DeviceId, int]:
-        """The index of each device in the pools."""
+        """Returns the index of each device in the slot pools."""
         return {}
 
     @property
@@ -50,8 +50,10 @@ class AbstractAllocMap(ABC):
 
     @abstractmethod
     def available(self) -> Mapping[SlotName, Decimal]:
-        """Returns what is free of every slot on healthy devices. One request may get less of a slot, or not get
-        several slots together."""
+        """Returns the free amount of every slot, summed over the healthy devices.
+
+        One request may get less of a slot, or not get several slots together.
+        """
 
     @abstractmethod
     def allocate(
@@ -74,7 +76,10 @@ class AbstractAllocMap(ABC):
     def grant(
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
     ) -> Mapping[SlotName, Mapping[DeviceId, Decimal]]:
-        """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
+        """Allocates like :meth:`allocate`, but returns the allocation as slot -> device -> quantity.
+
+        This is the form of ``DeviceAllocation.slots``.
+        """
         return self.allocate(request, hint=hint, eligible=eligible).slots
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Accounts for allocations on behalf of the stock alloc maps, and tries NUMA nodes in order of preference.
+"""Defines the base of the stock alloc maps, which counts allocations and tries the preferred NUMA nodes first.
 
 Invariants, after every public call:
 
@@ -44,7 +44,7 @@ _MAX_ELIGIBLE_MASKS = 4096
 
 
 class LedgerAllocMap(AbstractAllocMap):
-    """Accounts for allocations of the stock maps; subclasses divide a quantity over devices (:meth:`_pick`).
+    """Counts the allocations of a stock alloc map. Subclasses divide a quantity over devices (:meth:`_pick`).
 
     Where to look is decided here. PREFER_SINGLE_NODE: on one NUMA node if one can serve the request, else on as few as
     possible; where links between the devices are known, the place with the best-linked set wins, also across nodes, and
@@ -152,12 +152,18 @@ class LedgerAllocMap(AbstractAllocMap):
 
     @abstractmethod
     def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
-        """Divides like :meth:`_pick`, in turn over the devices of each mask, the preferred masks first."""
+        """Divides a quantity in turn over the devices of each NUMA node's mask, the preferred masks first.
+
+        The result is as of :meth:`_pick`.
+        """
 
     def _select(
         self, pool: SlotPool, candidate_mask: int, count: int, taken_ranks: Sequence[int] = ()
     ) -> Sequence[int]:
-        """Selects, of devices that the strategy ranks equal, the best linked with each other and ``taken_ranks``."""
+        """Selects the ``count`` devices of a mask that are best linked with each other and with ``taken_ranks``.
+
+        The strategy ranks the devices of the mask equal. Without known links, the devices of lowest rank are selected.
+        """
         if self._links is None or count == candidate_mask.bit_count():
             return lowest(candidate_mask, count)
         return self._links.choose(candidate_mask, count, taken_ranks, pool.any_free_mask)
@@ -254,7 +260,10 @@ class LedgerAllocMap(AbstractAllocMap):
     def grant(
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: Eligible
     ) -> dict[SlotName, Mapping[DeviceId, Decimal]]:
-        """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
+        """Allocates like :meth:`allocate`, but returns the allocation as slot -> device -> quantity.
+
+        This is the form of ``DeviceAllocation.slots``.
+        """
         granted_slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         device_ids = self._ids
         taken_parts: list[tuple[SlotPool, Parts]] = []

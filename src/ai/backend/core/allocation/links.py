@@ -28,7 +28,7 @@ _NUMA_RANK, _SYSTEM_RANK = _LINK_KINDS.index(LinkKind.NUMA), _LINK_KINDS.index(L
 
 
 class _Pairs(msgspec.Struct, frozen=True):
-    """Stores weights of device pairs: how badly two are linked, and what is lost where they are separated."""
+    """Stores two weights of each pair of devices: the cost of a bad link, and the loss if the two are separated."""
 
     link_cost: list[list[int]]
     separation_loss: list[list[int]]
@@ -42,7 +42,7 @@ def _bandwidth_16ths(link: DeviceLink) -> int:
 
 
 def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
-    """Returns the links between devices; None if no device names one, so that all devices are equal."""
+    """Returns the links between devices. Returns None if no device states a link, so that all devices are equal."""
     if not any(device.links for device in devices):
         return None
     rank_of_id = {device.device_id: rank for rank, device in enumerate(devices)}
@@ -81,7 +81,10 @@ class Links:
 
     @cached_property
     def _pairs(self) -> _Pairs:
-        """The weights, computed lazily: most maps of a scheduler never allocate linked devices."""
+        """Returns the weights of all pairs of devices.
+
+        They are computed at the first use, because most maps of a scheduler never allocate linked devices.
+        """
         device_count = len(self._nodes)
         best_links: dict[tuple[int, int], tuple[int, int]] = {}
         for i, j, link_kind, bandwidth in self._named:
@@ -164,7 +167,10 @@ def _cache_value(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T)
 
 
 class _Search:
-    """Searches the set of devices with the smallest ``sum(single) + sum(weight of each pair)``."""
+    """Searches for the set of devices with the smallest total of the devices' costs and the pairs' weights.
+
+    The total is ``sum(single) + sum(weight of each pair)``.
+    """
 
     def __init__(
         self, pairs: _Pairs, candidate_mask: int, count: int, taken_ranks: Sequence[int], free_mask: int

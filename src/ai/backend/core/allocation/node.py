@@ -111,7 +111,7 @@ class NodeAllocator:
 
     @classmethod
     def from_devices(cls, plugins: Sequence[PluginDevices], *, order: Sequence[str] = DEFAULT_ORDER) -> NodeAllocator:
-        """Builds the maps from their specifications; for a plugin with its own map only sums are counted."""
+        """Builds an allocator with an alloc map for each plugin; a plugin with its own map gets a map of sums."""
         maps: dict[str, AbstractAllocMap] = {}
         for plugin in plugins:
             if plugin.name in maps:
@@ -128,8 +128,10 @@ class NodeAllocator:
     def record_devices(
         self, plugin: str, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()
     ) -> None:
-        """Records the location and the properties of a plugin's devices, for hints to other plugins and for
-        requirements."""
+        """Records the health, the NUMA nodes and the properties of a plugin's devices.
+
+        They serve for hints to other plugins and for requirements.
+        """
         self._variants[plugin] = PluginVariants(devices, namespaces)
         self._unhealthy[plugin] = {device.device_id for device in devices if device.health is not DeviceHealth.HEALTHY}
         self._nodes[plugin] = {
@@ -338,8 +340,10 @@ class NodeAllocator:
     def _preferred_sets(
         self, plugin: str, requested_slots: Mapping[SlotName, Decimal], selection: Selection | None
     ) -> Iterator[frozenset[DeviceId]]:
-        """Yields sets of devices to try first: existing partitions, so that no device is cut, and devices that are
-        near."""
+        """Yields sets of devices to try first: existing partitions, and then the near devices of the selection.
+
+        No device is cut while existing partitions suffice.
+        """
         if (uncut_devices := self._uncut.get(plugin)) is not None and len(requested_slots) == 1:
             device_ids = uncut_devices.get(next(iter(requested_slots)))
             if device_ids is not None:
@@ -407,7 +411,7 @@ class NodeAllocator:
         ]
 
     def apply(self, allocation: DeviceAllocation) -> None:
-        """Takes exactly this allocation. Raises InvalidAllocation."""
+        """Takes exactly the devices and quantities of an allocation. Raises InvalidAllocation."""
         applied_parts: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
         try:
             for alloc_map, plugin_allocation in self._split_by_map(allocation):
@@ -419,7 +423,7 @@ class NodeAllocator:
             raise
 
     def free(self, allocation: DeviceAllocation) -> None:
-        """Releases exactly this allocation. Raises InvalidAllocation."""
+        """Releases exactly the devices and quantities of an allocation. Raises InvalidAllocation."""
         freed_parts: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
         try:
             for alloc_map, plugin_allocation in self._split_by_map(allocation):
@@ -438,7 +442,9 @@ class NodeAllocator:
         requirements: Sequence[VariantProperty] = (),
         device_requests: Sequence[DeviceRequest] = (),
     ) -> DeviceAllocation:
-        """Binds a plan that may be older than the present devices.
+        """Takes the devices of a plan if they are still usable, and otherwise chooses other devices.
+
+        The plan may be older than the present devices.
 
         The plan is taken as it is if possible, and devices are chosen for what it leaves open. If a planned device is
         removed, taken, unhealthy, or does not satisfy the requirements, devices are chosen for the whole request. Of
@@ -512,7 +518,7 @@ class NodeAllocator:
                 raise InvalidAllocation("a planned device does not satisfy the requirements", data={"plugin": plugin})
 
     def adopt(self, held_slots: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
-        """Counts an existing workload, as far as the present devices allow. Never raises.
+        """Counts the devices of an existing workload as taken, as far as the present devices allow. Never raises.
 
         Its devices are taken where they still exist and have room. What is held beyond them of slots that exist (a plan
         that only counts, a device that is removed) is taken from any device. Returns what was taken, for :meth:`free`.
@@ -549,7 +555,7 @@ class NodeAllocator:
 
 
 def _uncut_devices(devices: Sequence[ComputeDevice]) -> dict[SlotName, frozenset[DeviceId]]:
-    """Returns, for each slot that can be cut of a device, the devices that offer it without being cut."""
+    """Returns, for each slot that can be cut of a device, the devices that offer the slot without being cut."""
     cut_slots = {slot.slot_name for device in devices for slot in device.slots if slot.counters}
     return {
         name: frozenset(
@@ -566,7 +572,10 @@ def _free_quanta(pool: SlotPool | None, rank: int | None) -> int:
 
 
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:
-    """Returns an allocation as a plan for an agent, without slots whose devices the agent chooses."""
+    """Returns a copy of an allocation without the slots whose devices the agent chooses.
+
+    The copy is a plan for an agent.
+    """
     return DeviceAllocation(
         slots={
             slot: dict(quantity_of_device)

@@ -11,7 +11,7 @@ from ai.backend.core.allocation.alloc_map import AffinityHint
 def node_sort_key(
     node: int | None, free_quanta: int, hint: AffinityHint, strategy: AllocationStrategy
 ) -> tuple[int, int, int]:
-    """Returns the sort key of a node, smaller first; its first part is the closeness to the hint.
+    """Returns the sort key of a NUMA node; preferred nodes sort first. The first part is the closeness to the hint.
 
     Nodes of the hint come first, then devices of no known node, then the rest. Among equals, EVENLY prefers the node
     with the most free, the other strategies the one with the least, so that whole nodes stay free.

@@ -98,7 +98,10 @@ class ExclusiveGroup:
         )
 
     def hides(self, slot_name: SlotName, *, is_used: bool) -> bool:
-        """Returns True if another slot in use excludes the given slot. ``is_used``: the given slot itself is in use."""
+        """Returns True if another slot of the group is in use and excludes the given slot.
+
+        ``is_used``: the given slot itself is in use.
+        """
         return self.users > (self.partition_users if slot_name in self.costs else is_used)
 
 
@@ -236,7 +239,10 @@ class SlotPool:
         self.total_free = self.total
 
     def join(self, rank: int, group: ExclusiveGroup, costs: Sequence[tuple[str, int]] = ()) -> None:
-        """Joins an exclusive group, whose other slots can hide this slot on the device. ``costs``: of a partition."""
+        """Adds this pool to the exclusive group of a device, whose other slots can hide this slot there.
+
+        ``costs``, of a partition: what a quantum of the slot takes of the device's counters.
+        """
         self.groups[rank] = group
         if costs:
             group.costs[self.name] = costs
@@ -245,7 +251,10 @@ class SlotPool:
         group.pools.append(self)
 
     def change(self, parts: Parts, sign: int) -> None:
-        """Takes (1) or releases (-1) the given parts. The caller has checked that they are valid."""
+        """Takes (``sign`` 1) or releases (``sign`` -1) the given quanta of devices.
+
+        The caller has checked that the parts are valid.
+        """
         used_quanta, free_quanta, special_mask = self.used, self.free, self.special_mask
         total_quanta = from_level = to_level = moved_mask = 0
         for rank, part_quanta in parts:
@@ -280,7 +289,10 @@ class SlotPool:
         self.total_free -= len(parts)
 
     def _change_special(self, rank: int, quanta: int) -> None:
-        """Updates a device that is unhealthy, or whose slot hides or uncovers other slots by its first or last use."""
+        """Updates the free quanta of a device that is unhealthy or belongs to an exclusive group.
+
+        The first or last use of a slot of the group hides or uncovers the other slots.
+        """
         group = self.groups.get(rank)
         if group is not None:
             group.count_use(self.name, quanta, bool(self.used[rank]) - bool(self.used[rank] - quanta))

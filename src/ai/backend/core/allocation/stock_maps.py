@@ -193,7 +193,10 @@ class FractionalAllocMap(LedgerAllocMap):
         return preferred_ranks if preferred_cost <= linked_cost else linked_ranks
 
     def _level_masks(self, pool: SlotPool, device_mask: int, share: int) -> Iterator[int]:
-        """Yields masks of devices that have room for a share, each of equally free ones, in the strategy's order."""
+        """Yields masks of the devices that have room for a share, one mask for each free amount.
+
+        The masks come in the strategy's order.
+        """
         levels = pool.free_levels[bisect_left(pool.free_levels, share) :]
         if self._strategy is AllocationStrategy.EVENLY:
             levels.reverse()
@@ -201,7 +204,7 @@ class FractionalAllocMap(LedgerAllocMap):
 
 
 def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> tuple[int, int, int] | None:
-    """Returns (devices, share, devices with one quantum more) for the fewest devices.
+    """Returns how to divide a quantity over the fewest devices: (devices, share, devices with one quantum more).
 
     Returns None if no division fits.
     """

@@ -53,7 +53,7 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def features_of(namespaces: Iterable[VariantNamespace]) -> dict[FeatureKey, VariantFeature]:
-    """Returns every described feature by (namespace, name)."""
+    """Returns the features that the given namespaces describe, by (namespace, feature name)."""
     return {(namespace.namespace, feature.name): feature for namespace in namespaces for feature in namespace.features}
 
 
@@ -162,7 +162,10 @@ def explain(
 
 
 class PluginVariants:
-    """Holds the devices of one plugin with the namespaces in which the devices state values. Both are computed once."""
+    """Holds the devices of one plugin with their namespaces. Taints and attributes are computed once.
+
+    The namespaces are those in which the devices state values.
+    """
 
     def __init__(self, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()) -> None:
         self.devices = tuple(devices)

@@ -21,7 +21,10 @@ _REASON_BY_CHECKER = {
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one session by its first start, the last access of its user (or its last start), and its usage."""
+    """Describes the session that idle checks evaluate: type, first start, last access and usage.
+
+    The last access is that of the session's user, or the last start.
+    """
 
     session_type: SessionType
     started_at: datetime

@@ -50,7 +50,9 @@ T = OperationTrigger
 
 
 class OperationEffect(StrEnum):
-    """Lists the effects of stored transitions. After a crash, each effect is repeated from the stored phase.
+    """Lists the effects that stored transitions of a device operation have.
+
+    After a crash, each effect is repeated from the stored phase.
 
     ``order``, ``undo``, ``abort``: the executor gets an order. ``quarantine``: the device takes nothing until somebody
     has looked at it. ``release``: the device is free for the next operation.
@@ -140,7 +142,7 @@ _UNDOING = frozenset({P.CANCELLING, P.ROLLING_BACK})
 
 
 class OperationState(NamedTuple):
-    """Holds the phase of an operation. While the operation is undone, also holds the phase in which it will end."""
+    """Holds the phase of a device operation and, during an undo, the phase in which the operation will end."""
 
     phase: OperationPhase = P.PENDING
     verdict: OperationPhase | None = None

@@ -65,7 +65,7 @@ class CreateKernels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartKernels(msgspec.Struct, frozen=True, kw_only=True):
-    """Restarts the kernels of a session in place that are RESTARTING."""
+    """Restarts in place those kernels of a session that are RESTARTING."""
 
     session_id: SessionId
 

@@ -102,7 +102,7 @@ class KernelState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a trigger and the arguments of :func:`step`."""
+    """Holds a trigger of a kernel, and the values that come with the trigger, for :func:`step`."""
 
     trigger: KernelTrigger
     reason: KernelEventReason = KernelEventReason.UNKNOWN
@@ -127,7 +127,10 @@ def _take_slots(old_state: KernelState, new_state: KernelState, event: KernelSte
 
 
 def _begin_restart(old_state: KernelState, new_state: KernelState, _: KernelStep) -> Moved:
-    """Begins the restart of a kernel. The slots stay taken, since they are counted by kernel, not by attempt."""
+    """Begins the restart of a kernel as a new attempt. The slots that the kernel holds stay taken.
+
+    Slots are counted by kernel, not by attempt.
+    """
     return replace(new_state, attempt=old_state.attempt + 1), ()
 
 
@@ -271,7 +274,7 @@ def step(
 
 
 def check(state: KernelState) -> list[str]:
-    """Returns every invariant that this state violates; empty if it is valid."""
+    """Returns a sentence for each invariant that the state of a kernel violates; empty if it is valid."""
     violations = []
     if state.status in HOLDING and (state.agent_id is None or state.attempt < 1):
         violations.append(f"kernel {state.kernel_id} is {state.status} without agent or attempt")

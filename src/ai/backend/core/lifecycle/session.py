@@ -86,7 +86,7 @@ _STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.valu
 
 
 class SessionTrigger(StrEnum):
-    """Lists the triggers of a session. Those of the second group follow from its kernels' statuses."""
+    """Lists the triggers of a session. The triggers of the second group follow from the statuses of the kernels."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -361,8 +361,10 @@ def _dispatch(session_step: _Step, _: SessionDispatched) -> None:
 
 
 def _return_all(session_step: _Step, event: SessionStimulus) -> None:
-    """Ends the kernels of a session by force when the session returns to the queue, so that its next attempt need not
-    wait."""
+    """Returns all kernels of a session to the queue, and ends them on their agents by force.
+
+    So the next attempt of the session need not wait.
+    """
     kernels_on_agents = [kernel for kernel in session_step.state.kernels if kernel.status in HOLDING]
     session_step.move_kernels(KernelTrigger.RETURNED)
     session_step.destroy_kernels(kernels_on_agents, event.reason, forced=True)
@@ -393,13 +395,16 @@ def _start_over(session_step: _Step, event: SessionStartOverRequested) -> None:
 
 
 def _destroy_again(session_step: _Step, event: SessionDestroyRequested) -> None:
-    """Repeats the end of the kernels if the end is forced. A graceful end is already in progress."""
+    """Requests the end of the terminating kernels once more if the new request is forced.
+
+    Otherwise a graceful end is already in progress.
+    """
     if event.forced:
         session_step.destroy_kernels(session_step.terminating_kernels(), event.reason, forced=True)
 
 
 def _end_waiting(session_step: _Step, event: SessionDestroyRequested) -> None:
-    """Ends a session that was to start over, and terminates its kernels that already wait."""
+    """Ends a session that was to start over: terminates its kernels that already wait for the next attempt."""
     session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda kernel: kernel.status is KernelStatus.PENDING)
     _destroy_again(session_step, event)
 

@@ -39,7 +39,7 @@ def append_transitions(recent_transitions: Transitions, new_transitions: Transit
 
 
 class TransitionHistories:
-    """Remembers the recent transitions of the objects that this owner changed last."""
+    """Remembers the recent transitions of the objects that were changed last, of at most ``limit`` objects."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Defines rules for permit cookies: their names, how apps' cookies differ from them, and where a redirect may lead."""
+"""Defines the names of permit cookies, and checks the cookies of apps and the targets of redirects."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def set_permit_cookie(name: str, value: str, *, is_secure: bool, max_age_s: int 
 
 
 def is_local_redirect(target: str) -> bool:
-    """Returns True if a redirect stays at its origin.
+    """Returns True if the target of a redirect is a path at the same origin.
 
     The target begins with exactly one slash, without control characters and backslashes, which browsers read as
     slashes.

@@ -45,7 +45,7 @@ _BAD_ESCAPE = re.compile(rb"%(?:00|(?![0-9A-Fa-f]{2}))")
 
 
 class BadRequest(Exception):
-    """Raised for a request that is refused.
+    """Raised for an HTTP request that the proxy refuses.
 
     The connection of the request ends. ``status`` is the status code of the reply.
     """
@@ -91,8 +91,9 @@ def _connection_fields(headers: Iterable[Header]) -> frozenset[bytes]:
 
 
 def request_fields(headers: Sequence[Header], *, hidden: frozenset[bytes] = frozenset()) -> list[bytes]:
-    """Returns the lines of the client's header fields that are passed to the app. ``hidden``:
-    further names that are not passed.
+    """Returns those header lines of a client's request that are passed to the app.
+
+    ``hidden``: further names that are not passed.
 
     Fields that Connection names go, so do names with underscores, which some servers read as hyphens.
     """
@@ -123,7 +124,10 @@ def _accepts_cookie(value: bytes, host: bytes) -> bool:
 
 
 def forwarded_fields(address: str, scheme: str, host: bytes) -> bytes:
-    """Returns the header lines that name the client. Such lines from the client itself were dropped."""
+    """Returns the ``X-Forwarded-*`` header lines with the address, scheme and host of the client's request.
+
+    Such lines from the client itself were dropped.
+    """
     return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n" % (
         address.encode(),
         scheme.encode(),

@@ -50,7 +50,7 @@ def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "ht
 
 
 def client_address(peer_address: str, forwarded_for: Sequence[str], is_trusted: Callable[[str], bool]) -> str:
-    """Returns the address of the client.
+    """Returns the address of the client that sent a request.
 
     Behind trusted proxies, it is the last address in ``X-Forwarded-For`` that is not a trusted proxy. Something that is
     no address ends the search.

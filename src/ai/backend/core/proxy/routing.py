@@ -44,7 +44,10 @@ class SmoothWeights(Generic[K]):
     _credits: dict[K, float] = field(default_factory=dict)
 
     def choose(self, weights: Mapping[K, float]) -> K:
-        """Returns the key that is next by the weights. ``weights`` has at least one key, and all are positive."""
+        """Returns the key whose turn it is by the weights, and updates the credits of all keys.
+
+        ``weights`` has at least one key, and all are positive.
+        """
         best_key: K | None = None
         best_credit = total_weight = 0.0
         for key, weight in weights.items():
@@ -75,7 +78,7 @@ class RouteChooser:
         self.update(routes)
 
     def update(self, routes: Iterable[RouteInfo]) -> None:
-        """Replaces the routes. Groups that remain keep their credits."""
+        """Replaces the routes of the circuit. Groups of equal weight that remain keep their credits."""
         groups: dict[float, list[Target]] = {}
         for route in routes:
             if route.traffic_ratio > 0:

@@ -102,7 +102,7 @@ class IncrementalScheduler:
         self.index.cursor = -1 if last_agent is None else self.index.ranks.get(last_agent, -1)
 
     def update(self, snapshot: Snapshot) -> bool:
-        """Updates the state to a newer snapshot. Returns False where only a new object can represent it."""
+        """Updates the state to a newer snapshot. Returns False if a new scheduler must be made for the snapshot."""
         old_snapshot = self.snapshot
         if (
             not self.index.is_exact
@@ -149,7 +149,7 @@ class IncrementalScheduler:
             self._sorted = None
 
     def set_usage(self, occupied: Mapping[str, ResourceSlot], used_lately: Mapping[str, ResourceSlot]) -> None:
-        """Replaces the usage of the owners of sessions."""
+        """Replaces the amounts that the owners of sessions occupy now and have used lately."""
         self.snapshot = replace(self.snapshot, occupied=occupied, used_lately=used_lately)
 
     def release(self, agent_id: AgentId, kernel_id: KernelId) -> None:
@@ -276,8 +276,10 @@ class SchedulingCycle:
     def _choose_alternative(
         self, session: PendingSession, equivalence_class: EquivalenceClass
     ) -> tuple[EquivalenceClass, Sequence[KernelAssignment] | None]:
-        """Assigns the kernels by the first alternative that fits; one on agents that just failed the session comes
-        after all others."""
+        """Assigns the kernels of a session by the first alternative of its device request that fits.
+
+        An alternative on agents that just failed the session comes after all others.
+        """
         alternatives, reserved_mask = equivalence_class.choices, self._reserved
         avoided_mask = self._index.designated_mask(session.avoided_agents) if len(alternatives) > 1 else 0
         for excluded_mask in (avoided_mask, 0) if avoided_mask else (0,):
@@ -369,7 +371,7 @@ class SchedulingCycle:
     # ---- not placed
 
     def _diagnose(self, queued_session: QueuedSession) -> Verdict:
-        """Returns why a session was not placed. Reserves agents for it if it is the first to need them."""
+        """Returns why a session was not placed. Reserves agents for the session if it is the first to need them."""
         session, equivalence_class, index = (
             queued_session.session,
             queued_session.quota_class.equivalence_class,
@@ -426,7 +428,10 @@ class SchedulingCycle:
         return reduce(or_, map(self._index.capable_mask, equivalence_class.demands), 0)
 
     def _preempt_sessions(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
-        """Evicts sessions and reserves their agent for the session that will take it in a later cycle."""
+        """Plans the eviction of sessions from one agent, and reserves the agent for the session that needs it.
+
+        That session takes the agent in a later cycle.
+        """
         for victim in victims:
             eviction = Eviction(
                 session_id=victim.session_id, in_favour_of=session.session_id, starts_over=victim.starts_over

@@ -1,4 +1,7 @@
-"""Counts the devices that satisfy a device request, and the free ones of them, for the owners of waiting sessions."""
+"""Counts the devices that satisfy a device request, and how many of these devices are free.
+
+The owners of waiting sessions read the counts.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def count_devices(device_request: DeviceRequest, slots: ResourceSlot, agents: Se
 def _count_class(
     device_request: DeviceRequest, slots: ResourceSlot, node_class: NodeClass, agent_count: int, counts: DeviceCounts
 ) -> list[tuple[str, list[int]]]:
-    """Adds the devices of equal agents to the counts. Returns the ranks of the selected ones by slot."""
+    """Adds the devices of all agents of a class (equal devices) to the counts.
+
+    Returns the ranks of the selected devices by slot.
+    """
     selected_ranks: list[tuple[str, list[int]]] = []
     for plugin in node_class.plugins:
         slot = _requested_slot(plugin, slots)

@@ -23,7 +23,7 @@ from ai.backend.core.scheduling.snapshot import PendingSession
 
 
 def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, session: PendingSession) -> Verdict | None:
-    """Returns why the session could not start even on empty agents. Returns None if the session could start there."""
+    """Returns why a session could not start even on empty agents. Returns None if empty agents could hold it."""
     demands = equivalence_class.demands
     if any(not demand.matching_mask for demand in demands):
         return _explain_no_match(index, session)
@@ -60,7 +60,10 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
 
 
 def summarize(verdicts: Sequence[Verdict | None]) -> Verdict:
-    """Joins the explanations for all alternatives of a session. The reason is that of the preferred alternative."""
+    """Joins the explanations for all alternatives of a session into one verdict.
+
+    The reason is that of the preferred alternative.
+    """
     stated_verdicts = [verdict for verdict in verdicts if verdict is not None]
     if len(stated_verdicts) == 1:
         return stated_verdicts[0]
@@ -71,7 +74,7 @@ def summarize(verdicts: Sequence[Verdict | None]) -> Verdict:
 
 
 def _lacks_variants(demand: Demand, agents: Sequence[AgentState]) -> bool:
-    """Returns True if no agent has the variants that the demand requires, whatever the device request says."""
+    """Returns True if no agent has the variants that the demand requires, even without its device request."""
     requests = [(slots, requirements, None, False) for slots, requirements, *_ in demand.requests]
     node_classes = {agent.node_class for agent in agents}
     return not any(all(node_class.prepare(request) is not None for request in requests) for node_class in node_classes)
@@ -185,7 +188,10 @@ def _describe_devices(index: AgentIndex, demand: Demand, device_request: DeviceR
 
 
 def _fewest_lacks_mask(agent_mask: int, enough_masks: list[int]) -> int:
-    """Returns the agents of a mask that lack the fewest slots. ``enough_masks``: agents with enough, by slot."""
+    """Returns the agents of a mask that are short of the fewest slots.
+
+    ``enough_masks``: for each slot, the agents that have enough of the slot.
+    """
     for enough_count in range(len(enough_masks), -1, -1):
         fewest_mask = 0
         for mask_combination in combinations(enough_masks, enough_count):

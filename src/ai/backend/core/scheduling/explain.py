@@ -50,8 +50,11 @@ def explain_unsupported(request: ResourceSlot, agents: Sequence[AgentState]) -> 
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
-    """Summarizes the properties of the devices of some slots: feature -> value -> where it is, what each kind of device
-    states, and how each feature is compared."""
+    """Summarizes the variant properties that the devices of some slots state.
+
+    ``stated``: feature -> value -> where it is. ``devices``: what each kind of device states. ``features``: how each
+    feature is compared.
+    """
 
     stated: Mapping[FeatureKey, Mapping[str, Iterable[str]]]
     devices: Sequence[Mapping[FeatureKey, Sequence[str]]]
@@ -81,7 +84,7 @@ def summarize_devices(slots: Collection[str], agents: Iterable[AgentState]) -> D
 
 
 def explain_unmatched(requirements: Iterable[VariantProperty], summary: DeviceSummary) -> str:
-    """Explains requirements that no device of the requested slots satisfies."""
+    """Explains which requirements no device of the requested slots satisfies, and which values exist instead."""
     feature_keys, needs_text = describe_unmet(summary.devices, values_by_feature(requirements), summary.features)
     alternatives_text = "; ".join(_list_alternatives(key, summary.stated) for key in feature_keys)
     return f"no agent has a device with {needs_text}; {alternatives_text}"
@@ -160,8 +163,10 @@ def withheld_devices(
 
 
 def explain_withheld(request: ResourceSlot, agents: Iterable[AgentState], tolerated: Collection[str] = ()) -> str:
-    """Lists the withheld and the tainted devices of agents that could serve the request with them.
-    ``tolerated``: the keys of taints that the request tolerates."""
+    """Lists the withheld and the tainted devices with which agents could serve the request.
+
+    ``tolerated``: the keys of taints that the request tolerates.
+    """
     texts_of_verb: dict[str, list[str]] = {"are withheld": [], "are tainted": []}
     for _, withheld_device in withheld_devices(request, agents, tolerated):
         reason_text = f" ({withheld_device.reason:.80})" if withheld_device.reason else ""
@@ -176,7 +181,10 @@ def explain_withheld(request: ResourceSlot, agents: Iterable[AgentState], tolera
 
 
 def explain_too_large(request: ResourceSlot, agents: Iterable[AgentState], refusal_text: str) -> str:
-    """Explains why a request exceeds every empty agent. ``refusal_text`` is the refusal of one of them."""
+    """Explains why no agent can hold a request, not even an empty agent.
+
+    ``refusal_text`` is the refusal of one of the agents.
+    """
     agent_list = list(agents)
     for slot in sorted(request.nonzero()):
         largest_agent = max(agent_list, key=lambda agent: (agent.offered[slot], agent.agent_id))

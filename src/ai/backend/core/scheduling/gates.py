@@ -36,7 +36,7 @@ def check_dependencies(session: PendingSession) -> Verdict | None:
 
 
 def check_claim(session: PendingSession, taken_claims: Collection[str]) -> Verdict | None:
-    """Returns why the session cannot get its device claim now.
+    """Returns why a session cannot start now because of its device claim.
 
     Returns None if nothing prevents it. ``taken_claims``: the claims that the current decision has given to other
     sessions.
@@ -59,7 +59,7 @@ def check_claim(session: PendingSession, taken_claims: Collection[str]) -> Verdi
 
 
 class _QuotaUsage:
-    """Counts the usage of the slots that one quota limits."""
+    """Holds one quota with its present usage: the sessions, and the amounts of the slots that it limits."""
 
     __slots__ = ("limits", "quota", "sessions", "used")
 

@@ -94,8 +94,9 @@ def _find_spelling(name: object, keys: Collection[str]) -> str | None:
 
 
 def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) -> GroupOptions:
-    """Checks new values of ``scheduler`` and ``scheduler_opts``; None means no value. ``plugins``: known placements and
-    orders of plugins.
+    """Checks new values of ``scheduler`` and ``scheduler_opts``, and returns the options.
+
+    None means no value. ``plugins``: known placements and orders of plugins.
 
     Raises InvalidInput for an unknown order, option or strategy, or an invalid value; the message names all of them,
     the data the fields.

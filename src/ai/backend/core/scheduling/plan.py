@@ -13,7 +13,10 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 
 
 class SkipReason(StrEnum):
-    """Names why a session was not placed. Stable slugs, used in ``status_info`` and metric labels."""
+    """Lists the reasons why a session was not placed.
+
+    The values are stable slugs, used in ``status_info`` and metric labels.
+    """
 
     NOT_YET = "not-yet"
     DEPENDENCY_UNFINISHED = "dependency-unfinished"

@@ -96,8 +96,10 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the device claim of a pending session. What it is to allocate is part of the slots of the first kernel;
-    what it holds already is not, and then ``designated_agents`` of the session is its agent.
+    """Describes the device claim of a pending session.
+
+    Devices that the claim has yet to allocate are part of the slots of the first kernel. Devices that it holds already
+    are not, and then ``designated_agents`` of the session is the claim's agent.
 
     Attributes:
         holders: names of sessions that hold it and exclude others.

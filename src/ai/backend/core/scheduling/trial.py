@@ -1,5 +1,6 @@
-"""Predicts for sessions before their creation if they would start now, what excludes each agent, and which smaller
-requests would start.
+"""Predicts if a session would start now, before the session is created.
+
+Also finds what excludes each agent, and which smaller requests would start.
 
 A trial is a decision on the present snapshot in which the sessions that are tried wait at the end of the queue, so it
 says what the scheduler would do, with every session, reservation, quota and policy that there is. Nothing is kept.
@@ -149,8 +150,9 @@ class TrialScheduler:
         tried: Sequence[PendingSession] = (),
         watched: Collection[SessionId] = (),
     ) -> Trial:
-        """Makes a decision with the sessions ``tried`` added to the queue. ``watched``: pending sessions that the trial
-        is about, in place of those.
+        """Makes a trial decision with the sessions ``tried`` added to the queue.
+
+        ``watched``: pending sessions that the trial is about, in place of ``tried``.
 
         Raises:
             InvalidInput: the policy names an unknown order or placement.

@@ -91,7 +91,9 @@ def read_request(body: bytes) -> ModelRequest:
 
 
 def _request_usage(body: bytes) -> bytes:
-    """Returns the body with a request for token counts as its first member.
+    """Returns a request's body with an added member that asks the engine to report token counts.
+
+    The added member is the first one.
 
     The body must be an object with other members.
     """
@@ -120,8 +122,9 @@ def cost_of(usage: object) -> Cost | None:
 
 
 class AnswerReader:
-    """Reads one response while it passes to the client, and counts its tokens. ``feed`` returns what the client gets of
-    a piece.
+    """Counts the tokens of one response while the response passes to the client.
+
+    ``feed`` returns what the client gets of a piece.
 
     Only events that were asked for on behalf of the proxy are left out, which needs whole events; any other answer
     passes as it comes.

@@ -76,8 +76,11 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class ScalingRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule of the published client: while the mean of its metric over replicas compares so with the threshold,
-    ``step_size`` replicas are added (removed, if it is negative), at most once in ``cooldown_s``."""
+    """Adds or removes replicas of an endpoint while a metric is above or below a threshold.
+
+    A rule of the published client. While the mean of ``metric`` over replicas stands in the relation ``comparator`` to
+    the threshold, ``step_size`` replicas are added (removed, if it is negative), at most once in ``cooldown_s``.
+    """
 
     id: UUID
     source: MetricSource
@@ -121,8 +124,9 @@ class TargetPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Defines how an endpoint is scaled. With ``min_replicas`` 0 it is scaled to zero after ``idle_s`` without any
-    request.
+    """Defines how the number of an endpoint's replicas is scaled.
+
+    With ``min_replicas`` 0 it is scaled to zero after ``idle_s`` without any request.
 
     ``down_delay_s``: for so long the largest number that was advised counts, so that a dip removes nothing.
     ``max_age_s``: an older newest sample counts as missing, and nothing is changed by it.

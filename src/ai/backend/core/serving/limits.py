@@ -48,7 +48,10 @@ class RollingSum:
         return self._total
 
     def wait_s(self, now: float, room: int, limit: int) -> float:
-        """Returns the seconds until ``room`` more fit below the limit. Returns the whole window if they never fit."""
+        """Returns the seconds until ``room`` more can be added without exceeding the limit.
+
+        Returns the whole window if they never fit.
+        """
         excess = self.total(now) + room - limit
         if excess <= 0:
             return 0.0
@@ -87,8 +90,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the narrowest window of a kind: its limit, the remainder, and the seconds until the whole limit is free
-    again."""
+    """Describes the narrowest window of an API token, of its request windows or of its token windows.
+
+    It has the limit, the remainder, and the seconds until the whole limit is free again.
+    """
 
     limit: int
     remaining: int

@@ -35,7 +35,9 @@ class FailedStarts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of a revision in the window that guards look at, which is the same for both revisions.
+    """Counts the requests and errors of a revision, and their speed, in the window that guards look at.
+
+    The window is the same for both revisions.
 
     ``ttft_p90_s``: seconds to the first byte of a response. None: nothing was measured.
     """
@@ -51,8 +53,11 @@ class RevisionSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that a new revision keeps, or is rolled back: its share of failed requests; the time to its first byte and
-    its tokens a second as parts of the old revision's. None is no bound. Nothing is judged below ``min_requests``."""
+    """Sets the bounds of errors and speed that a new revision must keep; otherwise it is rolled back.
+
+    The bounds are for its share of failed requests, and for the time to its first byte and its tokens a second as parts
+    of the old revision's. None is no bound. Nothing is judged below ``min_requests``.
+    """
 
     max_error_rate: float | None = 0.05
     max_ttft_ratio: float | None = None
@@ -157,7 +162,7 @@ class StepReplica(msgspec.Struct, frozen=True):
 
 
 class EnterStep(msgspec.Struct, frozen=True):
-    """Stores the number of the next step and the time."""
+    """Stores the number of the roll-out's next step, and the time at which the step begins."""
 
     step: int
 

@@ -355,7 +355,7 @@ class _Planner:
             self.weights = {target_revision: 1.0}
 
     def _ready_since(self, revision: UUID, count: int) -> float | None:
-        """Returns since when a revision has the given number of ready replicas. Returns None if it has fewer."""
+        """Returns the time since which a revision has had ``count`` ready replicas. Returns None if it has fewer."""
         ready_times = sorted(replica.since for replica in self._ready_replicas(revision))
         return ready_times[count - 1] if 0 < count <= len(ready_times) else None
 

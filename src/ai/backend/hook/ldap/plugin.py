@@ -67,7 +67,7 @@ class LdapSettings(MappingSettings):
 
 
 class LdapSignOn(AbstractHook):
-    """Signs a user on whose name and password a directory accepts in a bind.
+    """Signs a user on if a directory accepts the user's name and password in a bind.
 
     A name that the directory does not know costs a bind as well, and gets the same answer as a wrong password: then the
     manager's own passwords decide.

@@ -24,7 +24,7 @@ REFRESH_S = 30.0
 
 
 class ProviderFailed(Exception):
-    """Raised when the provider does not answer, or not as the specification says."""
+    """Raised when the OpenID provider does not answer, or not as the specification says."""
 
 
 @dataclass(eq=False)

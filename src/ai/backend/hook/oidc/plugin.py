@@ -1,4 +1,6 @@
-"""Leads browsers to an OpenID provider, by the code flow with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636; RFC 9700).
+"""Signs users on at an OpenID provider, to which their browsers are redirected.
+
+Uses the code flow with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636; RFC 9700).
 
 PyJWT verifies tokens; this module compares what the flow binds together: state, nonce, code verifier, issuer, client.
 """
@@ -52,8 +54,11 @@ class OidcSignOn(AbstractHook):
         await self._provider.stop()
 
     async def begin_redirect(self, return_url: str) -> RedirectStart | None:
-        """Returns the URL of the provider, with a challenge for a secret of this sign-in. Raises HookDenied for a URL
-        that the settings do not name."""
+        """Returns the URL of the OpenID provider to which the browser is sent for a sign-in.
+
+        The URL has a challenge for a secret of this sign-in. Raises HookDenied for a return URL that the settings do
+        not name.
+        """
         if return_url not in self._options.return_urls:
             raise HookDenied("The settings of the plugin do not name the URL that you would come back to.")
         flow = _Flow(

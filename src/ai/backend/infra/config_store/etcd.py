@@ -40,7 +40,9 @@ def _range_end(prefix: str) -> str:
 
 
 class EtcdConfigStore:
-    """Stores configuration in etcd below ``/sorna/<namespace>``. Changes by etcd's own tools are reported like its own.
+    """Stores configuration in etcd below ``/sorna/<namespace>``.
+
+    Changes by etcd's own tools are reported like changes by this store.
 
     A write is on the disks of most members when it returns; ``put_many`` is one transaction (at most 3,600 keys, which
     share a revision); reads are linearizable; a watch survives restarts of etcd, and after a compaction yields the
@@ -129,7 +131,7 @@ class EtcdConfigStore:
         )
 
     async def read_tree(self, root: str) -> dict[str, str]:
-        """Returns the values of all keys below ``root`` by their names without it.
+        """Returns the values of all keys below ``root``, by the part of the key after ``root``.
 
         ``root`` ends in a slash, and is no part of this store's layout.
         """
@@ -187,7 +189,7 @@ class EtcdConfigStore:
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
-        """Stores the given global keys until ``ttl_s`` seconds after the last such call.
+        """Stores global keys that disappear ``ttl_s`` seconds after the last call of this method.
 
         Each call also undoes other changes.
         """
@@ -248,7 +250,7 @@ class EtcdConfigStore:
         return GLOBAL, relative_path
 
     def _key_ranges(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
-        """Returns the range of the key and of the keys below it."""
+        """Returns the etcd range of the key itself (None without a prefix), and the range of the keys below it."""
         folder, trimmed_prefix = self._folder_of(scope), prefix.rstrip("/")
         below_prefix = f"{folder}{trimmed_prefix}/" if trimmed_prefix else folder
         exact_key = {"key": _to_base64(folder + trimmed_prefix)} if trimmed_prefix else None

@@ -27,7 +27,7 @@ def source_folder() -> Path | None:
 
 
 def reference_folder(sources: Path) -> Path:
-    """Returns the folder of the reference documents that belong to these sources."""
+    """Returns the folder ``docs/reference`` of the checkout to which these console sources belong."""
     return sources.parent / "docs" / "reference"
 
 
@@ -52,7 +52,7 @@ def source_files(sources: Path) -> Iterator[Path]:
 
 
 def source_digest(sources: Path) -> str:
-    """Returns the digest of everything that a bundle is made from. Raises OSError."""
+    """Returns the digest of all files from which a bundle of the console is built. Raises OSError."""
     digest = hashlib.sha256(_FORMAT)
     references = [reference_folder(sources) / name for name in REFERENCE_NAMES]
     for path in (*source_files(sources), *(path for path in references if path.is_file())):

@@ -59,7 +59,7 @@ def run_program(
 
 
 def explain_failure(step: str, exit_status: int, output: str, log: Path) -> str:
-    """Returns one line about a program that failed, from what it wrote."""
+    """Returns one line that explains why a program of a build failed, from the program's output."""
     if _DISK_PATTERN.search(output):
         return f"{step}: the disk is full, or its quota is; a build needs about 700 MB below {log.parent}."
     if _NETWORK_PATTERN.search(output):

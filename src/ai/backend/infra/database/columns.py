@@ -163,7 +163,7 @@ def required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> 
 
 @compiles(CreateIndex, "postgresql")
 def _create_index(element: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
-    """Adds the condition that an index's table declares for SQLite to the index.
+    """Makes the condition that a table declares for SQLite on an index hold on PostgreSQL as well.
 
     ``postgresql_where`` in a table would load the dialect of PostgreSQL also where nothing but SQLite is used.
     """

@@ -50,8 +50,9 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Database:
-    """Runs transactions on one database. Raises InvalidInput if it is of an unknown kind, or its extra is not
-    installed.
+    """Runs read and write transactions on one database, which is SQLite or PostgreSQL.
+
+    Raises InvalidInput if the database is of an unknown kind, or its extra is not installed.
 
     ``url`` is an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``) with any driver. ``busy_timeout_s`` is how
     long a SQLite write waits for another process, and a transaction for a PostgreSQL that is unavailable.

@@ -23,7 +23,9 @@ ORDER BY type != 'table', rowid
 
 
 def create_tables(connection: Connection, location: Path, version_table: str, head: str) -> bool:
-    """Executes the generated file of these migrations. Returns False if there is no file, or the database is not empty.
+    """Creates the tables of an empty database from the generated file of these migrations.
+
+    Returns False if there is no file, or the database is not empty.
 
     Raises Conflict if the file is of another revision than ``head``.
     """

@@ -39,7 +39,10 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
 
 
 async def create_noted_indexes(database: Database) -> None:
-    """Creates the indexes that migrations have noted. Does nothing while another process creates the indexes."""
+    """Creates the indexes that migrations have noted for later (PostgreSQL only).
+
+    Does nothing while another process creates the indexes.
+    """
     if database.is_shared and await database.run_read(lambda connection: bool(connection.execute(_HAS_NOTES).scalar())):
         await database.run_online(_create_noted_indexes)
 

@@ -50,7 +50,10 @@ _DISK_FULL_STATE = "53100"
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Returns True if the server is away or starting, or if the server chose the transaction as a victim."""
+    """Returns True if a retry may succeed: the server is away or starting, or it aborted the transaction.
+
+    It chose the transaction as a victim of a conflict.
+    """
     if isinstance(error, DBAPIError):
         if _sql_state(error) == _DISK_FULL_STATE:
             return False
@@ -189,7 +192,7 @@ class _Batch:
         self.outcomes = [self._run_in_savepoint(connection, function) for function in self.works]
 
     def _before_commit(self) -> bool:
-        """Returns False if there is nothing to commit."""
+        """Returns True if a transaction of the batch has succeeded, so that there is something to commit."""
         if all(isinstance(outcome, Exception) for outcome in self.outcomes):
             return False
         crash_point("database-before-commit")

@@ -26,8 +26,10 @@ _Convert = Callable[[Any], Any]
 
 
 class Prepared:
-    """Represents a statement whose ``bindparam`` names are the keys of the values with which the
-    statement is executed."""
+    """Represents a statement that is compiled once and executed many times, with different values.
+
+    The names of its ``bindparam`` are the keys of the values.
+    """
 
     def __init__(self, statement: Any) -> None:
         self._statement = statement
@@ -156,8 +158,10 @@ def insertion(table: Table, names: tuple[str, ...] | None = None) -> Prepared:
 
 @lru_cache(1024)
 def updating(table: Table, keys: tuple[str, ...], names: tuple[str, ...]) -> Prepared:
-    """Returns a statement that sets the columns ``names`` from the parameters ``new_...``, in the row with the given
-    keys."""
+    """Returns a statement that updates the columns ``names`` of the row with the given keys.
+
+    The new values are the parameters ``new_...``.
+    """
     values = {name: parameter(table.c[name], f"new_{name}") for name in names}
     return Prepared(update(table).where(*(table.c[key] == parameter(table.c[key]) for key in keys)).values(values))
 

@@ -89,7 +89,7 @@ class SqliteTransactions:
         return result
 
     async def _let_others_run(self) -> None:
-        """Suspends the caller once if many transactions ran since the event loop last turned."""
+        """Lets other tasks of the event loop run once if many transactions have run since the loop last turned."""
         if self._consecutive == 0:
             asyncio.get_running_loop().call_soon(self._reset_consecutive)
         self._consecutive += 1
@@ -100,7 +100,7 @@ class SqliteTransactions:
         self._consecutive = 0
 
     def _run_inline(self, function: Callable[[Connection], T], *, is_write: bool) -> T:
-        """Runs a transaction in this thread. Raises _NeedsThread if nothing was done."""
+        """Runs a transaction in the event loop's thread. Raises _NeedsThread if nothing was done."""
         inline_connection = self._inline
         if (is_write and self._is_checkpointing) or not inline_connection.lock.acquire(blocking=False):
             raise _NeedsThread
@@ -131,8 +131,11 @@ class SqliteTransactions:
         return thread_connection
 
     def _checkpoint(self) -> None:
-        """Copies the log into the database file. Writes of this process wait behind it in their thread, since the log
-        grows without end if each checkpoint leaves some commits."""
+        """Copies the write-ahead log of SQLite into the database file.
+
+        Writes of this process wait behind the copy in their thread, since the log grows without end if each checkpoint
+        leaves some commits.
+        """
         try:
             with self._engine.connect() as connection:
                 driver_connection = _driver_connection(connection)

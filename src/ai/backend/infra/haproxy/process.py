@@ -145,7 +145,7 @@ class HaproxyProcess:
                 self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once. The process is then started again."""
+        """Ends HAProxy at once. HAProxy is then started again."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()

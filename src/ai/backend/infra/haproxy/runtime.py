@@ -38,7 +38,10 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeApi:
-    """Sends commands. Raises Unavailable where nobody answers, CommandFailed for a command that has no effect."""
+    """Sends commands to HAProxy over its administration socket.
+
+    Raises Unavailable if HAProxy does not answer, CommandFailed for a command that has no effect.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

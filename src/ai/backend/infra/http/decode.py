@@ -230,9 +230,9 @@ def either(first_value: V | None, second_value: V | None, first_name: str, secon
 
 
 def check_json_type(media_type: str) -> None:
-    """Accepts the content type JSON, and the content types that the published client sends with an empty or JSON body.
+    """Raises UnsupportedMediaType unless a request's content type is accepted for a JSON body.
 
-    Raises UnsupportedMediaType.
+    JSON is accepted, and the content types that the published client sends with an empty or JSON body.
     """
     if media_type not in JSON_TYPES and not media_type.endswith("+json"):
         raise UnsupportedMediaType(

@@ -25,7 +25,10 @@ class RouteNotFound(e.NotFound, code="url-not-found", title="There is no such UR
 class MethodNotAllowed(
     e.BackendError, code="method-not-allowed", title="The URL does not know this method.", blame=e.Blame.CALLER
 ):
-    """``data.allowed`` lists the methods that the URL knows."""
+    """Raised for a request with a method that its URL does not permit.
+
+    ``data.allowed`` lists the methods that the URL knows.
+    """
 
 
 class PayloadTooLarge(e.LimitExceeded, code="payload-too-large", title="The body of the request is too large."): ...
@@ -60,7 +63,10 @@ class OutcomeUnknown(
     code="outcome-unknown",
     title="The first request of this client token is still at work elsewhere, or was cut off: look what it has done.",
 ):
-    """The client must find out what the first request did before it tries again with a new token."""
+    """Raised for a repeated request if the first request is still at work elsewhere, or was cut off.
+
+    The client must find out what the first request did before it tries again with a new token.
+    """
 
 
 class OutcomeNotKept(
@@ -68,7 +74,10 @@ class OutcomeNotKept(
     code="outcome-not-kept",
     title="The first request of this client token was answered; its answer was too large to be kept.",
 ):
-    """``data.status`` is the status of the first answer."""
+    """Raised for a repeated request if the reply to the first request was too large to be kept.
+
+    ``data.status`` is the status of the first answer.
+    """
 
 
 _STATUS_BY_ERROR: dict[type[e.BackendError], HTTPStatus] = {

@@ -66,8 +66,9 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
 
 
 def _file_name(part: BodyPartReader) -> str | None:
-    """Returns the file name of a part, decoded once. The client percent-encodes a plain ``filename``, ``filename*`` has
-    its own rules.
+    """Returns the file name of a part of a multipart message, decoded once.
+
+    The client percent-encodes a plain ``filename``; ``filename*`` has its own rules.
 
     ``part.filename`` of aiohttp lacks the leading slashes, so ``/etc/x`` would be taken for a relative path.
     """

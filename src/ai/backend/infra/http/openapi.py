@@ -246,7 +246,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class OpenApiApi:
-    """Serves the document of the other endpoints."""
+    """Serves the OpenAPI document that describes the server's other endpoints."""
 
     endpoints: Sequence[Endpoint]
     _: KW_ONLY

@@ -109,7 +109,7 @@ def _embedded_ipv4(ip_address: ipaddress.IPv4Address | ipaddress.IPv6Address) ->
 
 
 class Response(msgspec.Struct, frozen=True):
-    """Holds a whole response. ``url``: after redirects."""
+    """Holds a whole HTTP response. ``url`` is the URL after redirects."""
 
     url: URL
     status: int

@@ -27,7 +27,10 @@ class _Window:
     counts: list[int] = field(default_factory=lambda: [0] * STEP_COUNT)
 
     def advance(self, step: int) -> None:
-        """Drops the counts that have left the window; if the clock goes back, the newest step is used."""
+        """Moves the window to the given step, and drops the counts that have left the window.
+
+        If the clock goes back, the newest step is used.
+        """
         for offset in range(min(step - self.step, STEP_COUNT)):
             counter_index = (self.step + 1 + offset) % STEP_COUNT
             self.total -= self.counts[counter_index]

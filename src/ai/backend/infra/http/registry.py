@@ -97,8 +97,11 @@ def base_of(registry: RegistryAccess) -> URL:
 
 
 class RegistryHttp:
-    """Sends requests to a container registry; an async context manager. The configured host may be at any address,
-    unless ``client`` is given, which judges addresses by itself and is left open."""
+    """Sends requests to one container registry. Use it as an async context manager.
+
+    The configured host may be at any address, unless ``client`` is given, which judges addresses by itself and is left
+    open.
+    """
 
     def __init__(self, registry: RegistryAccess, *, client: OutboundClient | None = None) -> None:
         self.base = base_of(registry)

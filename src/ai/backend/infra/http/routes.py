@@ -44,7 +44,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Nothing(Schema, frozen=True):
-    """Represents a schema without fields."""
+    """Serves as the schema of requests without fields."""
 
 
 B = TypeVar("B", bound=msgspec.Struct, default=Nothing)

@@ -124,9 +124,11 @@ class AuditTrail(Protocol):
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits a server: requests of one address, open connections, unsigned requests per 15 minutes (zero: any number).
+    """Holds the options of an HTTP server: its limits, the trusted proxies, and versions in paths.
 
-    Also names the trusted proxies. ``has_versions``: a version before a path, as in ``/v4/session``, is left out.
+    ``connections_per_address`` limits open connections. ``anonymous_rate_limit`` limits unsigned requests of one
+    address per 15 minutes (zero: any number). ``has_versions``: a version before a path, as in ``/v4/session``, is left
+    out.
     """
 
     connections_per_address: int = 1_000
@@ -191,8 +193,10 @@ class HttpServer:
 
     @web.middleware
     async def _answer_request(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
-        """Answers one request. One that may change something is finished even if its client disconnects, unless its
-        endpoint says that it ends then."""
+        """Answers one request. A request that may change something is finished even if its client disconnects.
+
+        It is not finished if its endpoint says that it ends then.
+        """
         if request.method in SAFE_METHODS or request.match_info.handler in self._ending_handlers:
             return await self._answer_and_log(request, handler)
         answer_task = asyncio.ensure_future(self._answer_and_log(request, handler))

@@ -46,7 +46,7 @@ class SigningKey:
 
 
 class KeyStore(Protocol):
-    """Looks up keys for an authenticator."""
+    """Defines how an authenticator looks up the signing key of an access key."""
 
     async def find_key(self, access_key: str) -> SigningKey | None: ...
 

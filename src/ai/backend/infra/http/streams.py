@@ -99,7 +99,7 @@ class Streams:
                 end_task.add_done_callback(self._endings.discard)
 
     async def _end_stream(self, stream: _Stream) -> None:
-        """Sends the reason, if the client receives it, and ends the stream."""
+        """Ends a stream. A WebSocket is closed with the reason first."""
         if stream.socket is not None:
             with contextlib.suppress(TimeoutError, ConnectionError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):

@@ -42,7 +42,10 @@ _debug_option: Decorator = click.option(
 
 
 def log_level_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Declares `--log-level`, and `--debug` in the manual's words (spec 03-04:203)."""
+    """Adds the options ``--log-level`` and ``--debug`` to a command.
+
+    ``--debug`` has the manual's words (spec 03-04:203).
+    """
     return _level_option(_debug_option(command))
 
 

@@ -71,7 +71,7 @@ class Selection(msgspec.Struct, frozen=True):
         )
 
     def candidates(self, free_of: Callable[[DeviceId], int]) -> list[frozenset[DeviceId]]:
-        """Returns the sets of devices to take from.
+        """Returns the sets of devices that an allocation may be taken from, in the order of trial.
 
         Sets with the least free come first, so that large sets stay whole.
         """

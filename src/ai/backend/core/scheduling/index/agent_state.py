@@ -36,7 +36,7 @@ def can_allocate(allocator: NodeAllocator, requests: Iterable[KernelRequest]) ->
 
 
 class NodeClass:
-    """Shares an empty allocator and its cached answers among agents with equal devices."""
+    """Represents the agents that have equal devices. They share an empty allocator and its cached answers."""
 
     def __init__(
         self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], node_classes: NodeClassCache
@@ -72,7 +72,7 @@ class NodeClass:
         self._refusals: dict[Hashable, BackendError | None] = {}
 
     def prepare(self, request: KernelRequest) -> PreparedRequest | None:
-        """Prepares a request.
+        """Prepares the request of one kernel for the allocators of the class's agents.
 
         Returns None if the agents never have such slots or devices, free or not, healthy or not.
         """
@@ -228,13 +228,13 @@ class AgentState:
         self.is_reserve_current = True
 
     def unreserve(self) -> None:
-        """Releases the reserved slots until :meth:`reserve` is called again."""
+        """Makes the slots that the agent reserves for itself available until :meth:`reserve` is called again."""
         if self._reserve.slots:
             self.allocator.free(self._reserve)
             self._reserve = DeviceAllocation()
 
     def _counts_in_full(self, allocation: DeviceAllocation, held_slots: ResourceSlot) -> bool:
-        """Returns True if all held amounts of existing slots are taken."""
+        """Returns True if the allocation covers all that a kernel holds of the slots that the agent has."""
         return all(
             sum(allocation.slots.get(SlotName(slot), {}).values()) == amount
             for slot, amount in held_slots.nonzero().items()

@@ -102,7 +102,10 @@ class Demand:
         return agent_mask
 
     def open_mask(self) -> int:
-        """Returns the supporting agents that have not refused the demand. Vectors tell which of these fit."""
+        """Returns the agents that support the demand, have not refused it, and meet its special needs.
+
+        Vectors tell which of these agents have room.
+        """
         agent_mask = self.supporting_mask & ~self.refused_mask if self.refused_mask else self.supporting_mask
         for slot_index, amount_micro in self.special:
             agent_mask &= slot_index.mask_with_free(amount_micro)
@@ -372,7 +375,7 @@ class AgentIndex:
         return vectors
 
     def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[SlotNeed]:
-        """Returns the needs of requests for a part of one device, and of requests for whole free devices."""
+        """Returns how much an agent needs on single devices: for requests of a part, and of whole free devices."""
         grain_micro = self._grain.get(slot)
         if not grain_micro:
             return []
@@ -444,7 +447,10 @@ class AgentIndex:
         return tuple(allocations)
 
     def undo(self, rank: int, kernel_id: KernelId, demands: Iterable[Demand]) -> None:
-        """Releases the devices that were just taken for a kernel. Only ``demands`` may have been tried since."""
+        """Releases the devices that a kernel just took, and lets ``demands`` be tried on the agent again.
+
+        Only ``demands`` may have been tried since the kernel took the devices.
+        """
         agent = self.agents[rank]
         agent.release(kernel_id)
         self._update_indexes(rank, agent.pools)
@@ -456,7 +462,7 @@ class AgentIndex:
         self.undo(rank, kernel_id, self._demands.values())
 
     def update(self, snapshot: Snapshot) -> bool:
-        """Updates the same agents to a newer snapshot with the same workload. Returns :attr:`is_exact`."""
+        """Updates the index to a newer snapshot with the same agents and workload. Returns :attr:`is_exact`."""
         self._snapshot = snapshot
         if not snapshot.workload and self._free_states is not None:
             self._free_states = None
@@ -516,8 +522,9 @@ class AgentIndex:
         return agent_mask if self._room is None else agent_mask & self._room.mask_with_free(kernel_count)
 
     def closest_rank(self, demand: Demand, agent_mask: int) -> int:
-        """Returns the agent of a mask that lacks the least of the scarcest slot, then of the next slot. Among equal
-        agents, the first one is returned.
+        """Returns the rank of the agent of a mask that lacks the least to hold the demand.
+
+        The scarcest slot is compared first, then the next slot. Among equal agents, the first one is returned.
 
         While no other kernel is put on it, what it lacks never grows, so the least lack never grows either.
         """

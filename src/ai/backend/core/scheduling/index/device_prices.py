@@ -1,4 +1,4 @@
-"""Prices devices that some requests name, by the probability that these requests will lack the devices.
+"""Computes prices of the devices that some requests name: how probably these requests will lack the devices.
 
 A request that any device serves should leave scarce models to those that name them, and take plentiful ones.
 Agents are grouped by which typical device requests they can serve. For a set of groups, all requests that only these
@@ -39,8 +39,10 @@ class NamedRequest(NamedTuple):
 
 
 class _Flow(NamedTuple):
-    """Holds the demand of some requests for one slot: mean and variance for each unit that all typical requests ask of
-    the slot."""
+    """Holds the demand of some requests for one slot, as mean and variance.
+
+    Both are for each unit that all typical requests ask of the slot.
+    """
 
     units: float
     variance: float
@@ -76,7 +78,10 @@ class DevicePrices:
 
     @property
     def is_needed(self) -> bool:
-        """Returns False if no typical request names devices. Then no groups exist, and nothing has to be counted."""
+        """Returns True if at least one typical request names devices.
+
+        Otherwise no groups exist, and nothing has to be counted.
+        """
         return bool(self._flows)
 
     def group_of(self, node_class: NodeClass) -> int:
@@ -102,7 +107,10 @@ class DevicePrices:
             free_of_slot[slot] = free_of_slot.get(slot, 0) + sign * amount_micro
 
     def compute_prices(self, units_of_request: Mapping[str, float]) -> list[float]:
-        """Returns, for each group, how many units a request takes from requests that need the group's devices."""
+        """Returns the price of each group of agents for one request.
+
+        The price is how many units the request takes from requests that need the group's devices.
+        """
         if self._sets is None:
             self._sets = self._scarce_sets()
         prices = [0.0] * len(self._free_micro)
@@ -126,9 +134,9 @@ class DevicePrices:
         return prices
 
     def _scarce_sets(self) -> dict[str, list[_ScarceSet]]:
-        """Returns, for each slot, the unions of groups that alone serve some device requests.
+        """Returns, for each slot, the sets of groups of agents that alone can serve some device requests.
 
-        A union of all groups is left out.
+        A set of all groups is left out.
         """
         scarce_sets: dict[str, list[_ScarceSet]] = {}
         all_mask = (1 << len(self._free_micro)) - 1

@@ -65,7 +65,7 @@ class EquivalenceClass:
 
     @property
     def choices(self) -> tuple[EquivalenceClass, ...]:
-        """Returns the classes by which the session may start, the preferred class first."""
+        """Returns the classes of the session's alternatives, the preferred one first; without any, this class."""
         return self.alternatives or (self,)
 
 
@@ -156,7 +156,10 @@ class EquivalenceCache:
             self.by_request.clear()
 
     def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
-        """Returns a key that is equal for kernels that the same agents can start. The key is unique if no agent can."""
+        """Returns a key for the set of agents that can start a kernel. Kernels with the same agents share the key.
+
+        If no agent can start the kernel, the key is that of its image, architecture and needs.
+        """
         image_key = kernel.image, kernel.architecture, kernel.needs
         agents_key = self._keys.get(image_key)
         if agents_key is None:

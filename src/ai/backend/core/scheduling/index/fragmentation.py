@@ -72,8 +72,10 @@ def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str
 
 
 def _excess(units: float, free_amount: float, mean: float, deviation: float) -> float:
-    """Returns the expected number of units without enough of a companion slot: E[max(0, N(units * mean, ...) - have)] /
-    mean."""
+    """Returns the expected number of free units for which too little of a companion slot is left.
+
+    It is E[max(0, N(units * mean, ...) - have)] / mean.
+    """
     units_deviation, expected_lack = deviation * sqrt(units), units * mean - free_amount
     if units_deviation <= 0:
         return max(0.0, expected_lack) / mean

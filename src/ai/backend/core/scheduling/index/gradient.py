@@ -95,7 +95,7 @@ class FreeState:
 
 
 class FreeStates:
-    """Groups the agents of an index by their states.
+    """Groups the agents of an index by their free amounts (:class:`FreeState`).
 
     ``log`` are the states in the order of their appearance, by ascending number. A state that no agent has any more is
     dropped from it at times, and is a new one when it comes again.
@@ -198,7 +198,7 @@ class FreeStates:
         return FreeState(agent.node_class, fingerprint, cores, memory, accelerators, group, usable_micro)
 
     def _values_of(self, slot: str, pool: SlotPool) -> PartValues | None:
-        """Returns the worth of parts of the largest device. The values are used for all devices of the slot."""
+        """Returns the worth of the parts of a slot's largest device; the other devices of the slot use the same."""
         cache_key = slot, pool.largest, pool.quantum
         if cache_key not in self._values:
             sizes: dict[int, float] = {}
@@ -211,7 +211,7 @@ class FreeStates:
 
 
 def _part_loss(accelerator: FreeAccelerator, level: int, quanta: int) -> float:
-    """Returns the units that are lost if a part is taken of a device with ``level`` quanta free."""
+    """Returns how many units become unusable if a part is taken of a device with ``level`` quanta free."""
     remaining_units = (level - quanta) * accelerator.quantum
     if accelerator.values is None:
         return remaining_units
@@ -228,7 +228,10 @@ _number_of = attrgetter("number")
 
 
 class FragmentationGradient:
-    """Keeps the states that have room for one demand, ordered by the loss. Each state is evaluated once."""
+    """Orders the free states that have room for one demand by the loss that the demand causes there.
+
+    Each state is evaluated once.
+    """
 
     __slots__ = ("_cores", "_count", "_heaps", "_memory", "_requested", "_seen", "_unused_kinds")
 
@@ -301,7 +304,7 @@ class FragmentationGradient:
             self._seen = new_states[-1].number
 
     def _evaluate(self, states: FreeStates, state: FreeState) -> Candidate | None:
-        """Returns what a state with enough cores and memory loses by the demand.
+        """Returns the loss that the demand causes on an agent of a state, which has enough cores and memory.
 
         Returns None if the state has no room.
         """

@@ -1,4 +1,4 @@
-"""Values free parts of shared devices by the use that typical requests can still make of the parts.
+"""Computes the worth of free parts of shared devices: the use that typical requests can still make of them.
 
 A part that fits may still be badly put: 0.47 beside 0.48 fills a device for ever, beside 0.81 it cannot be. What each
 size costs the others is its price in the relaxed cutting-stock problem: fill devices with patterns of parts, where no
@@ -24,7 +24,10 @@ Demand = tuple[tuple[int, int], ...]
 
 
 class PartValues(NamedTuple):
-    """Holds the worth of free parts of a device, in devices, by the number of free cells of ``unit`` quanta."""
+    """Holds how much each size of a device's free part is worth, in devices.
+
+    ``worth`` is by the number of free cells of ``unit`` quanta.
+    """
 
     unit: int
     worth: tuple[float, ...]
@@ -35,7 +38,9 @@ class PartValues(NamedTuple):
 
 
 def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
-    """Returns the unit in which parts of a device are measured, in quanta of the slot, and the usual parts in it.
+    """Returns the size of a cell, in quanta of the slot, and the parts in cells that requests usually take.
+
+    Parts of a device are measured in cells.
 
     ``sizes`` maps a request's quanta to the number of such requests for each device.
 
@@ -58,7 +63,10 @@ def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
 
 
 def part_values(unit_quanta: int, largest: int, demand: Demand) -> PartValues:
-    """Prices the typical sizes, and returns the worth of every free part. Equal arguments give an equal result."""
+    """Computes how much each free part of a device is worth, from prices of the typical sizes.
+
+    Equal arguments give an equal result.
+    """
     cell_count = largest // unit_quanta
     sizes = [size for size, _ in demand]
     _, prices = price_sizes(sizes, [count / _PRECISION for _, count in demand], cell_count, _STEPS)
@@ -69,7 +77,9 @@ def part_values(unit_quanta: int, largest: int, demand: Demand) -> PartValues:
 def price_sizes(
     sizes: Sequence[int], supply: Sequence[float], cell_count: int, steps: int
 ) -> tuple[float, Sequence[float]]:
-    """Computes the prices of sizes, which are in cells, ascending. ``supply``: how many of each size come for a device.
+    """Computes a price for each size of requested parts. Sizes are in cells, ascending.
+
+    ``supply``: how many of each size come for a device.
 
     ``cell_count``: of a device.
 
@@ -96,7 +106,7 @@ def price_sizes(
 
 
 class PartValueCache:
-    """Caches part values by their demand, because a mix of requests that hardly changes is priced only once."""
+    """Caches the :class:`PartValues` of demands, because a mix of requests that hardly changes is priced once."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[int, int, Demand], PartValues] = {}
@@ -114,7 +124,9 @@ class PartValueCache:
 
 
 def _worth(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> tuple[list[float], list[int]]:
-    """Returns the worth of each number of cells, and the index of the last size in its best pattern.
+    """Returns the worth of each number of free cells, and the last size in the best pattern of each number.
+
+    A size is given by its index.
 
     -1 means no size.
     """
@@ -133,8 +145,9 @@ def _worth(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> 
 
 
 def _best_pattern(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> tuple[float, list[int]]:
-    """Chooses the partitions into which one empty device is cut so that the sum of their prices is largest. Returns the
-    sum, and how many partitions of each size were chosen.
+    """Fills an empty device with the parts that have the largest sum of (size - price).
+
+    Returns the sum, and how many parts of each size were chosen.
     """
     worth, last_sizes = _worth(sizes, prices, device_cells)
     size_counts, cells_left = [0] * len(sizes), device_cells

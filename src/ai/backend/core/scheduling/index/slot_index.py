@@ -79,7 +79,7 @@ class SlotIndex:
             self.refresh()
 
     def refresh(self) -> None:
-        """Updates the masks of agents.
+        """Updates the masks for all agents whose free amounts have changed.
 
         O(registered amounts between the old and the new amount) for each changed agent.
         """

@@ -60,14 +60,17 @@ class VectorIndex:
         self._order = sorted(self._masks)
 
     def vector(self, rank: int) -> int:
-        """Returns the vector of an agent, computed from the agent's present free amounts."""
+        """Returns the vector of an agent: its present free amounts of the indexed slots, rounded, in one integer."""
         vector = 0
         for slot_index in self._indexes:
             vector = vector << _FIELD_BITS | slot_index.free[rank] // slot_index.unit
         return vector
 
     def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
-        """Returns the least vector with these amounts, and the slots whose levels are not precise enough."""
+        """Returns the least vector of agents that may fit, and the slots whose amounts must be checked exactly.
+
+        The levels of these slots in a vector are not precise enough.
+        """
         vector, edges = 0, []
         for slot_index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
             vector = vector << _FIELD_BITS | min(amount // slot_index.unit, _MAX_LEVEL)
@@ -144,7 +147,7 @@ class VectorIndex:
 
     @staticmethod
     def _exact_mask(equal_mask: int, vector: int, floor_vector: int, edges: Edges) -> int:
-        """Returns the agents with equal vectors that really have the requested exact amounts."""
+        """Returns those agents of a mask with equal vectors that really have the requested amounts free."""
         for slot_index, amount, shift in edges:
             if vector >> shift & _FIELD_MASK == floor_vector >> shift & _FIELD_MASK:
                 ranks_with_enough = [rank for rank in ranks_in_mask(equal_mask) if slot_index.free[rank] >= amount]

@@ -29,7 +29,7 @@ Order = Callable[[Sequence[QueuedSession], Snapshot, ResourceSlot], Queue]
 
 
 def fifo_key(session: PendingSession) -> tuple[object, ...]:
-    """Sort key: larger priority first, then older, then by id so that the order is total."""
+    """Returns a sort key: larger priority first, then older sessions, then by id so that the order is total."""
     return -session.priority, session.enqueued_at, session.session_id.int
 
 
@@ -43,7 +43,7 @@ class StaticQueue:
         return iter(self._queued)
 
     def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None:
-        """Does nothing: the order is fixed."""
+        """Does nothing when a session was placed, because the order is fixed."""
 
 
 def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
@@ -51,7 +51,7 @@ def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 
 def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
-    """Orders pending sessions, the youngest first."""
+    """Orders pending sessions by priority, and those of equal priority the youngest first."""
     grouped_sessions = groupby(queued_sessions, key=lambda entry: entry.session.priority)
     return StaticQueue(
         [
@@ -78,8 +78,9 @@ class _Scope:
 
 
 class ShareQueue:
-    """Yields the session of the scope with the smallest share, at every level of the hierarchy. Within a user, the
-    oldest session comes first.
+    """Yields sessions of the domain, then project, then user with the smallest share of the cluster first.
+
+    Within a user, the oldest session comes first.
 
     What was placed counts at once. O(depth * log(scopes)) for each session. Source: Ghodsi et al., Dominant Resource
     Fairness (NSDI'11), applied to a tree as in hierarchical fair sharing.

@@ -27,8 +27,11 @@ MAX_TRIED_LOCATIONS = 16
 
 
 class Arrangement(NamedTuple):
-    """Arranges the kernels of a session: ``scopes`` yields masks of agents to try for all kernels together, ``order``
-    masks within such a scope to try for the next kernel, given the ranks of the agents that were chosen."""
+    """Defines in which order agents are tried for the kernels of a multi-node session.
+
+    ``scopes`` yields masks of agents to try for all kernels together. ``order`` yields masks within such a scope to try
+    for the next kernel, given the ranks of the agents that were chosen.
+    """
 
     scopes: Callable[[AgentIndex, EquivalenceClass, int], Iterator[int]]
     order: Callable[[AgentIndex, Demand, int, Sequence[int]], Iterator[int]]
