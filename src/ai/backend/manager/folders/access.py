@@ -111,8 +111,9 @@ class FolderFinder:
         to_control: bool = False,
         needs: HostPermission | None = None,
     ) -> FolderAccess:
-        """Returns the folder whose name or id is ``ref``, if the caller may use it. A ``trigger`` stands for the
-        statuses that admit the trigger.
+        """Returns the folder whose name or id is ``ref``, if the caller may use the folder in its present status.
+
+        The status must be one of ``statuses``, or with a ``trigger`` one of the statuses that admit the trigger.
 
         Raises:
             FolderNotFound: no folder that the caller may use.
@@ -149,10 +150,10 @@ class FolderFinder:
 
 
 def _pick_best(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
-    """Returns the best folders of a name: first those in ``statuses``, then live ones, then by their owner.
+    """Returns those of the folders with one name that rank highest by status and owner.
 
-    Own folders come before shared ones, and these before group folders. Of several in the trash, only the folder that
-    was deleted last is returned.
+    Folders in one of ``statuses`` come first, then live folders. Among these, own folders come before shared ones, and
+    shared ones before group folders. Of several in the trash, only the folder that was deleted last is returned.
     """
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:

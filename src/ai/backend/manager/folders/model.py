@@ -117,8 +117,9 @@ class FolderAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests a new folder. ``group`` (name or id) owns the folder if it is set. ``host`` None means
-    the default host.
+    """Requests a new folder, owned by ``group`` (name or id) if it is set, or else by the caller.
+
+    ``host`` None means the default host.
     """
 
     name: str

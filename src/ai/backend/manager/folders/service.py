@@ -239,8 +239,9 @@ class FolderService:
     async def list(
         self, caller: Caller, *, lists_all: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
-        """Returns the folders that the caller may use, including folders in the trash, or with
-        ``lists_all`` every folder, which only superadmins may list.
+        """Returns the folders that the caller may use, including folders in the trash.
+
+        With ``lists_all``, returns every folder, which only superadmins may list.
         """
         if lists_all and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
@@ -290,7 +291,7 @@ class FolderService:
         return await self._finder.one(caller, ref, statuses=ANY_STATUS)
 
     async def usage(self, access: FolderAccess) -> FolderUsage:
-        """Returns the current usage of a folder. Raises NotFound for an unmanaged one."""
+        """Returns the current usage of a folder. Raises NotFound for a folder at an unmanaged path."""
         if access.folder.unmanaged_path is not None:
             raise NotFound("No storage proxy counts what is in an unmanaged path.")
         return await self._storage.usage(access.folder.key)
