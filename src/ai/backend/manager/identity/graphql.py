@@ -90,7 +90,7 @@ async def change(
     perform_change: Callable[[Caller], Awaitable[Any]],
     view: Callable[[Any], View] | None = None,
 ) -> View:
-    """Runs and audits a change by the caller; replies with the changed object under ``object_type``."""
+    """Runs a change by the caller and records it in the audit trail; replies with the object under ``object_type``."""
     return await run_mutation(info, object_type, name, lambda: perform_change(caller_of(info)), view)
 
 

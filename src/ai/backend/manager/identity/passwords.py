@@ -178,8 +178,9 @@ class PasswordService:
         return user
 
     async def require_password(self, email: str, stored_hash: str, password: str) -> None:
-        """Raises AuthenticationFailed if the hash of a password is not ``stored_hash``. Raises RateLimitExceeded after
-        too many wrong passwords.
+        """Raises AuthenticationFailed if ``stored_hash`` is not the hash of the password.
+
+        Raises RateLimitExceeded after too many wrong passwords.
         """
         self.count_attempt(email)
         if not await self._in_thread(partial(self._verify, stored_hash, password[:MAX_PASSWORD_LENGTH])):
@@ -191,8 +192,9 @@ class PasswordService:
         self._failures.pop(email, None)
 
     def count_attempt(self, email: str) -> None:
-        """Counts an attempt to give the password of an address as a failure. Raises RateLimitExceeded after too many
-        wrong passwords.
+        """Counts a sign-in attempt for an e-mail address as failed, until :meth:`forget_attempts` resets the count.
+
+        Raises RateLimitExceeded after too many wrong passwords.
         """
         now = self._clock.monotonic()
         failure_count, last_failure_s = self._failures.pop(email, (0, 0.0))
