@@ -27,8 +27,8 @@ MAX_PASSWORD_HISTORY = 24
 class Credentials:
     """Holds the secret key and the owner of a keypair, and if the keypair may sign requests.
 
-    ``is_active`` is False if the keypair, its user or the domain is inactive. ``key_networks`` are those from which
-    this keypair may sign, beside those of the user; empty is any.
+    ``is_active`` is False if the keypair or its user is inactive, and, except for superadmins, if the domain is.
+    ``key_networks`` are those from which this keypair may sign, beside those of the user; empty is any.
     """
 
     caller: Caller
