@@ -22,7 +22,7 @@ class ContainerRegistryType(StrEnum):
 
 
 class AutoPull(StrEnum):
-    """Names when an agent fetches the image of a session (``config/docker/image/auto_pull``)."""
+    """Names the condition under which an agent fetches an image (``config/docker/image/auto_pull``)."""
 
     DIGEST = "digest"
     """The image is fetched if the agent lacks it or has another digest than the last scan."""

@@ -33,7 +33,10 @@ _DEVICE_TABLE = identity_tables.totp_devices
 
 
 class FeatureSecrets(Protocol):
-    """Gives access to the secrets of a feature that ``maintenance`` cannot import, since it imports ``maintenance``."""
+    """Reads, encrypts and deletes the secrets in the tables of one feature.
+
+    ``maintenance`` cannot import such a feature, since the feature imports ``maintenance``.
+    """
 
     def sealed_texts(self, s: Connection) -> Iterable[str]:
         """Returns the encrypted texts in the tables of the feature."""
