@@ -52,9 +52,10 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
 
 
 class FolderFinder:
-    """Finds folders by name or id, among the folders that a caller may use. A name matches the caller's own folders
-    first, then those shared with them, then those of their groups, then those of model stores, then those of groups
-    that they only administrate.
+    """Finds folders by name or id, among the folders that a caller may use.
+
+    A name matches the caller's own folders first, then those shared with them, then those of their groups, then those
+    of model stores, then those of groups that they only administrate.
     """
 
     def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:

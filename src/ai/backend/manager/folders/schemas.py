@@ -248,7 +248,7 @@ class FolderItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClonedFolder(FolderItem, frozen=True, kw_only=True):
-    """A new copy of a folder, which the task ``bgtask_id`` fills."""
+    """A new copy of a folder; the background task ``bgtask_id`` copies the files into the new folder."""
 
     bgtask_id: str
 
@@ -323,7 +323,10 @@ class FileItem(TypedDict):
 
 
 class FilesReply(TypedDict):
-    """A listing: ``files`` is JSON text of Virtual Folder File Objects; ``error_msg`` is there if entries are not."""
+    """The entries of a directory, as objects in ``items`` and as JSON text in ``files``.
+
+    ``files`` has Virtual Folder File Objects; ``error_msg`` is there if entries are not.
+    """
 
     items: list[FileItem]
     files: str

@@ -169,7 +169,10 @@ class FolderService:
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
     async def _resolve_host(self, name: str) -> str:
-        """Returns the host whose volume or proxy has this plain name, if only one host matches (03-11:540)."""
+        """Returns the full name of the storage host whose volume or proxy has this plain name (03-11:540).
+
+        Returns the name itself unless exactly one host matches.
+        """
         hosts = await self._volumes.volumes() if ":" not in name else ()
         for part_index in (2, 0):
             matches = [host for host in hosts if host.partition(":")[part_index] == name]
@@ -386,8 +389,9 @@ class FolderService:
 
 
 def _with_limited_size(request: CreateFolder, scope: FolderScope) -> CreateFolder:
-    """Returns the creation request with a permitted size: the requested one, or the largest that the keypair's policy
-    allows. Raises LimitExceeded for a larger one.
+    """Returns the request with the size of the new folder set, by default to the largest that the policy allows.
+
+    Raises LimitExceeded if the requested size is larger.
     """
     max_folder_bytes = scope.max_folder_size
     if max_folder_bytes and (request.max_size or 0) > max_folder_bytes:

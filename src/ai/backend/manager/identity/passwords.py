@@ -84,7 +84,7 @@ class PasswordService:
         self._waiting = 0
 
     async def authenticate(self, email: str, password: str) -> User:
-        """Returns the active user who has this address and password, and counts wrong passwords.
+        """Returns the active user with this e-mail address and password, and counts wrong passwords.
 
         Raises:
             AuthenticationFailed: there is none. RateLimitExceeded: too many wrong passwords lately.
@@ -100,7 +100,7 @@ class PasswordService:
     async def change_required(
         self, email: str, old_password: str, new_password: str, *, address: str, otp: str = ""
     ) -> None:
-        """Changes a password that the user must change before signing in.
+        """Changes the password of a user who is not signed in and must change the password before signing in.
 
         Raises:
             AuthenticationFailed: a wrong password, or the one-time password is missing or wrong.
@@ -249,7 +249,7 @@ def check_password(password: str, policy: PasswordPolicy) -> str:
 
 
 def check_address(user: User, address: str) -> None:
-    """Raises Forbidden if a user may not sign in from an address."""
+    """Raises Forbidden if a user may not sign in from the network address of the client."""
     if not may_come_from(address, user.allowed_client_ip):
         raise Forbidden("You may not sign in from where you are.")
 

@@ -45,7 +45,7 @@ class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectTicket:
-    """Holds the address where a browser signs in, and the sealed ``ticket`` that the browser must bring back."""
+    """Holds the URL at which a browser signs in, and the sealed ``ticket`` that the browser must bring back."""
 
     url: str
     ticket: str = field(repr=False)

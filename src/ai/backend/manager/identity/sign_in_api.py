@@ -160,8 +160,10 @@ class SignInApi:
 
     @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_SIGN_IN_PROBLEMS)
     async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
-        """Returns the main keypair of a user for an e-mail address and a password. Whoever has one-time passwords gives
-        one, or a recovery code, as ``otp``."""
+        """Returns the main keypair of a user for an e-mail address and a password.
+
+        A user who has one-time passwords gives one, or a recovery code, as ``otp``.
+        """
         body = call.body
         user, keypair = await self._sign_in.sign_in(
             body.username,
@@ -216,8 +218,10 @@ class SignInApi:
         problems=(Forbidden, NotFound, NotSupported),
     )
     async def sign_up(self, call: Call[SignUpBody]) -> SignedUp:
-        """Makes an account that waits for the token which is sent to its address. The answer is the same for an address
-        that has an account."""
+        """Makes a new account, which stays inactive until its user brings the token that is sent to the e-mail address.
+
+        The answer is the same for an address that has an account.
+        """
         body = call.body
         await self._sign_up.sign_up(
             body.email,

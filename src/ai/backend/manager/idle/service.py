@@ -104,7 +104,7 @@ class IdleService:
         return rules != Rules(faults=rules.faults) or any(map(_has_session_limits, await self.identities.policies()))
 
     async def _limits(self, access_keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
-        """Returns the limits of those keypairs that have limits."""
+        """Returns the limits of the sessions of each given keypair, without keypairs that have no limits."""
         policies = {policy.name: policy for policy in await self.identities.policies()}
         if rules == Rules(faults=rules.faults) and not any(map(_has_session_limits, policies.values())):
             return {}

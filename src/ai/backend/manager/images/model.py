@@ -85,8 +85,10 @@ class ImageAlias(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one step of a scan, which concerns one tag. ``total`` grows while tags are being listed. ``skipped`` is
-    the reason why an image cannot be used; ``failed`` why it could not be read, in which case its row stays.
+    """Describes the scan of one tag: the images of the tag, or the reason why there are none.
+
+    ``total`` grows while tags are being listed. ``skipped`` is the reason why an image cannot be used; ``failed`` why
+    it could not be read, in which case its row stays.
     """
 
     done: int

@@ -108,8 +108,9 @@ def _write_batch_note(folder: Path, batch_note: Mapping[str, Any]) -> None:
 
 
 def _read_batch_note(folder: Path) -> dict[str, Any] | None:
-    """Returns the stored note about a batch that was interrupted, or None. Raises InvalidInput for a note that is
-    damaged.
+    """Returns the note in the archive's folder about an interrupted batch, or None without such a note.
+
+    Raises InvalidInput for a note that is damaged.
     """
     path = folder / _UNFINISHED_BATCH_FILE
     try:

@@ -49,7 +49,7 @@ class FeatureSecrets(Protocol):
 
 
 async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequence[FeatureSecrets] = ()) -> set[str]:
-    """Returns the ids of keys that have sealed secrets, but that the sealer does not have."""
+    """Returns the ids of keys with which secrets in the database are encrypted, but that the sealer lacks."""
 
     def work(s: Connection) -> set[str]:
         sealed_texts = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]

@@ -72,15 +72,16 @@ class _Ring:
 
 @dataclass(slots=True)
 class _SubjectHistory:
-    """Holds the series of one kernel or agent by the names of metrics."""
+    """Holds the values of the metrics of one kernel or agent, by the name of the metric and the span."""
 
     updated_s: float = 0.0
     series: dict[str, dict[Span, _Ring]] = field(default_factory=dict)
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the history of one kernel or agent. ``end_s`` is the end of the last step in seconds since the epoch; a
-    value is None where nothing was reported.
+    """Holds the values of all metrics of one kernel or agent, with one value for each step of ``step_s`` seconds.
+
+    ``end_s`` is the end of the last step in seconds since the epoch; a value is None where nothing was reported.
     """
 
     step_s: int
