@@ -67,7 +67,10 @@ def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: 
 @click.argument("session")
 @click.pass_obj
 def scheduler_explain(settings: ManagerSettings, session: str) -> None:
-    """Print where a pending session, by its name or id, would be placed now, or why it waits."""
+    """Print on which agents a pending session would be placed now, or why it waits.
+
+    SESSION is the name or the id of the session.
+    """
 
     async def explain(database: Database) -> list[str]:
         manager = Manager(settings, database, Bus(), NoAgents())

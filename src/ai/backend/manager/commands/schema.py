@@ -69,7 +69,7 @@ def upgrade_(settings: ManagerSettings) -> None:
 @click.argument("version")
 @click.pass_context
 def apply_missing(context: click.Context, version: str) -> None:
-    """The same as `upgrade`: revisions form one line, so none can be missing."""
+    """Bring the tables up to date, as `upgrade` does; revisions form one line, so none can be missing."""
     context.invoke(upgrade_)
 
 
@@ -87,7 +87,7 @@ def dump_history(output: Path | None) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
-    """Open psql (or sqlite3) on the database of the settings; ARGUMENTS are its own, behind --."""
+    """Open psql (or sqlite3) on the database of the settings; ARGUMENTS after -- are passed to that program."""
 
     async def url_of(database: Database) -> URL:
         return database.location

@@ -38,7 +38,7 @@ def new_key(settings: ManagerSettings, standby: bool) -> None:
 @click.argument("key_id")
 @click.pass_obj
 def use_key(settings: ManagerSettings, key_id: str) -> None:
-    """Seal with the key KEY_ID of the key file from now on; the others go on opening."""
+    """Encrypt secrets with the key KEY_ID of the key file from now on; the other keys still decrypt."""
     with reported_errors():
         move_to_front(secrets_file(settings), key_id)
     click.echo(f"{secrets_file(settings)} begins with the key {key_id}")
@@ -60,7 +60,7 @@ def seal(settings: ManagerSettings) -> None:
 @secrets.command("drop-old-keys")
 @click.pass_obj
 def drop_old_keys(settings: ManagerSettings) -> None:
-    """Seal every secret with the first key, and remove all others from the key file."""
+    """Encrypt every secret anew with the first key of the key file, and remove all other keys from the file."""
     _seal_secrets(settings)
     with reported_errors():
         keep_first_key(secrets_file(settings))
@@ -70,7 +70,7 @@ def drop_old_keys(settings: ManagerSettings) -> None:
 @secrets.command("reissue")
 @click.pass_obj
 def reissue(settings: ManagerSettings) -> None:
-    """Give new secrets to keypairs whose old ones cannot be opened any more, and print them; forget other secrets."""
+    """Replace and print the secrets of keypairs that cannot be decrypted any more, and delete such other secrets."""
     id_generator = RandomIds()
 
     async def reissue_keypairs(database: Database) -> list[tuple[str, str, str]]:

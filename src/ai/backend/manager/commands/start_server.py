@@ -36,9 +36,11 @@ _WORKER_CODE = "from ai.backend.manager.main import main; main()"
 async def serve(
     settings: ManagerSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info, number: int = 0
 ) -> None:
-    """Runs a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions continue.
-    ``number`` is that of this process if several serve. Raises OSError if an address cannot be bound, BackendError if
-    the database cannot be used."""
+    """Runs a manager until ``stop`` is set. Agents reach the manager by ZeroMQ, and clients by HTTP.
+
+    Sessions continue after the end. ``number`` is that of this process if several serve. Raises OSError if an address
+    cannot be bound, BackendError if the database cannot be used.
+    """
     from ai.backend.infra.http.server import make_runner, serve_on, tls_of
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.key_files import ReplacedFile

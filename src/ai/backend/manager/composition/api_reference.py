@@ -14,7 +14,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 
 
 class _UnboundService:
-    """Replaces a service to which endpoints are bound but whose methods are never called."""
+    """Stands for each service of a manager while the API reference is built; none of its methods may be called."""
 
     settings = ManagerSettings()
 
@@ -26,8 +26,10 @@ class _UnboundService:
 
 
 def document() -> dict[str, Any]:
-    """Returns the OpenAPI document of the manager, without a version of the software, so that releases do not change
-    it."""
+    """Returns the OpenAPI document of the manager.
+
+    The document has no version of the software, so that releases do not change it.
+    """
     services = cast(Services, _UnboundService())
     endpoints = api_endpoints(services, Metrics("manager"))
     return openapi_document(endpoints, title="Manager API", version="v7.20230615")

@@ -59,8 +59,10 @@ def sealer_of(settings: ManagerSettings) -> Sealer:
 
 
 def settings_of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
-    """Returns the settings of process ``number`` of several, each of which has its own ports for agents. The ports are
-    numbered consecutively. Raises InvalidInput if a port is not a number, or beyond the last port.
+    """Returns the settings of manager process ``number``, which listens for agents on ports of its own.
+
+    The ports of the processes are numbered consecutively. Raises InvalidInput if a port is not a number, or beyond the
+    last port.
     """
     link = settings.agent_link
     link_update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}
@@ -112,7 +114,10 @@ def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
 
 
 async def keep_announced(store: EtcdConfigStore, announced_values: Mapping[str, str]) -> None:
-    """Stores these keys until cancelled, and stores them again in time and after failures of the store."""
+    """Stores the keys and values ``announced_values`` in etcd until cancelled, and renews them before they expire.
+
+    After a failure of the store, they are stored again.
+    """
     backoff, is_announced = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:

@@ -44,9 +44,11 @@ class Bootstrap:
     id_generator: IdGenerator
 
     async def run(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Creates the missing ones of the default domain, group, resource group, policy, model store, admin and user.
-        The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for; a new model
-        store may be mounted and cloned there by users of every domain (spec 03-18:16).
+        """Creates those of the default domain, group, policy, users and other objects that do not exist yet.
+
+        These are the default domain, group, resource group, policy, model store, admin and user. The default domain
+        gets every permission on each of the ``vfolder_hosts`` for which it has no entry yet. A new model store may be
+        mounted and cloned on these hosts by users of every domain (spec 03-18:16).
         """
         now = self.clock.now()
         domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
@@ -81,8 +83,9 @@ class Bootstrap:
         )
 
     async def main_keypair(self, email: str) -> NewKeypair | None:
-        """Returns the main keypair of a user with its secret, or None. The embedded cluster uses it, since it owns the
-        database.
+        """Returns the main keypair of the user ``email`` with its secret, or None if there is no such keypair.
+
+        The embedded cluster calls this method, since the cluster owns the database.
         """
         user = await self.identities.user(email=email)
         if user is None or user.main_access_key is None:

@@ -27,8 +27,10 @@ _MAX_MESSAGES = 10_000
 
 
 class Loops:
-    """Holds the loops of a manager, which run while the manager is the leader, and wakes them on messages. A lost
-    message of the bus only costs time, as every loop also runs periodically.
+    """Holds the loops of a manager, and wakes each loop on the messages of the bus that concern the loop.
+
+    The loops run while the manager is the leader. A lost message of the bus only costs time, as every loop also runs
+    periodically.
     """
 
     def __init__(self, services: Services, sender: WebhookSender, rng: random.Random) -> None:

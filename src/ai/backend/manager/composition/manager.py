@@ -215,7 +215,10 @@ class Manager:
                 log.exception("could not write pending data")
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
-        """Returns the scheduler's input and the policy of a resource group. Raises NotFound."""
+        """Returns a snapshot of a resource group, as the scheduler reads it, and the policy of the resource group.
+
+        Raises NotFound if there is no such resource group.
+        """
         if await self.stores.resource_groups.resource_group(resource_group) is None:
             group_names = (
                 ", ".join(sorted(group.name for group in await self.stores.resource_groups.resource_groups())) or "none"
@@ -224,8 +227,9 @@ class Manager:
         return await self.loops.schedule.dump(resource_group)
 
     async def live_sessions(self, ref: str) -> list[Session]:
-        """Returns the live sessions, of every owner, whose name or id is ``ref`` or, if there are none, starts with
-        ``ref``. Raises NotFound.
+        """Returns the live sessions, of every owner, whose name or id is ``ref``.
+
+        If there are none, the live sessions whose name or id starts with ``ref`` are returned. Raises NotFound.
         """
         sessions = await self.stores.sessions.find_live(None, ref)
         if not sessions:

@@ -62,7 +62,7 @@ class DockerRegistrySettings(Settings):
 
 
 def translate_published(data: Any) -> Any:
-    """Returns the settings of the file with published keys translated."""
+    """Returns the data of ``manager.toml``, with the values of published keys also under the manager's own keys."""
     if not isinstance(data, dict):
         return data
     settings = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}

@@ -105,7 +105,7 @@ class ApiSettings(Settings):
 
 
 class ManagerSettings(Settings):
-    """``manager.toml``."""
+    """All settings of the manager, as ``manager.toml`` has them."""
 
     data_dir: Path = Field(Path(), description="Where the manager keeps its files.")
     listen: ListenSettings = Field(ListenSettings(), description="The API.")

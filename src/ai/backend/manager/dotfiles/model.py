@@ -16,7 +16,10 @@ MAX_DOTFILE_BYTES = 65_536
 
 
 class DotfileScope(StrEnum):
-    """Names the kind of the owner of a dotfile. Of equal paths, the last of these scopes wins."""
+    """Names the kind of the owner of a dotfile.
+
+    If several owners have a dotfile of the same path, the dotfile of the last of these kinds is used.
+    """
 
     DOMAIN = "domain"
     GROUP = "group"

@@ -51,7 +51,7 @@ def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
 
 
 def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMount]) -> None:
-    """Raises InvalidInput if a dotfile lies in a mounted folder, or a folder is mounted over it."""
+    """Raises InvalidInput if a dotfile lies in a mounted folder, or a folder is mounted at or below a dotfile."""
     for dotfile in dotfiles:
         path = f"{_HOME}/{dotfile.path}"
         for mount in mounts:
@@ -72,8 +72,9 @@ class DotfileService:
         self._max_script_bytes = max_script_bytes
 
     async def user_as_owner(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Returns the keypair of a user as an owner of dotfiles. Raises Forbidden for a key that the caller may not act
-        for.
+        """Returns the keypair ``owner_access_key``, or by default the caller's keypair, as an owner of dotfiles.
+
+        Raises Forbidden for a key that the caller may not act for.
         """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)

@@ -108,6 +108,9 @@ def _is_of_owner(owner: DotfileOwner) -> ColumnElement[bool]:
 
 
 def _lock_owner(s: Connection, owner: DotfileOwner) -> None:
-    """Locks the row of an owner, so that concurrent changes keep the limits. SQLite has one writer anyway."""
+    """Locks the row of the owner of dotfiles, so that concurrent changes together do not exceed the owner's limits.
+
+    SQLite has only one writer at a time anyway.
+    """
     key = _OWNER_KEYS[owner.scope]
     s.execute(select(key).where(key == owner.name).with_for_update())

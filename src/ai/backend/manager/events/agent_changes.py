@@ -34,9 +34,9 @@ _ASPECT_OF_ATTRIBUTE = {
 
 
 class AgentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a change of an agent. Without an ``agent_id``, any agent may have changed: read all of them anew.
+    """Describes a change of one agent, or without an ``agent_id`` that any agent may have changed.
 
-    ``position`` is where a subscriber resumes after this change.
+    A subscriber then reads all agents anew. ``position`` is where a subscriber resumes after this change.
     """
 
     position: str
@@ -48,11 +48,12 @@ class AgentChange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class AgentChanges:
-    """Compares the agents with their last read states, while there are subscribers.
+    """Reads the states of all agents repeatedly while there are subscribers, and sends each change to the subscribers.
 
     All subscribers share what is read, at most every :data:`READ_INTERVAL_S` and only after a hint of the bus or after
-    :data:`~ai.backend.manager.tasks.service.RECHECK_S`. Positions are good in this process alone: whoever comes back
-    with one of another process, or with one whose changes are no longer kept, is told to read everything.
+    :data:`~ai.backend.manager.tasks.service.RECHECK_S`. Positions are valid in this process alone: a subscriber who
+    resumes from a position of another process, or from a position whose later changes are no longer kept, gets a change
+    without an agent and must read all agents anew.
     """
 
     _agents: AgentStore
@@ -67,8 +68,10 @@ class AgentChanges:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def subscribe(self, after_position: str | None) -> AsyncIterator[AgentChange]:
-        """Yields every change of an agent after a position, until the iterator is closed. For None, or where changes
-        are missing, the first one has no agent: read all agents anew. Several changes of an agent may come as one.
+        """Yields every change of an agent that follows a position, until the iterator is closed.
+
+        If the position is None, or if changes after the position are no longer kept, the first change that is yielded
+        has no agent: the subscriber must read all agents anew. Several changes of an agent may be yielded as one.
         """
         with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as change_hints:
             await self._read_changes(self._clock.monotonic())
@@ -93,7 +96,10 @@ class AgentChanges:
         return f"{self._run_id}-{change_number}"
 
     def _number_of(self, position: str | None) -> int | None:
-        """Returns the number of a position if all later changes are still kept, or None for any other text."""
+        """Returns the number of the change at a position, or None if changes after the position are not kept any more.
+
+        Returns None also for a position of another process and for malformed text.
+        """
         match = _POSITION_PATTERN.fullmatch(position or "")
         if match is None or match[1] != self._run_id:
             return None
@@ -102,7 +108,10 @@ class AgentChanges:
         return change_number if oldest_number <= change_number + 1 <= self._newest_number + 1 else None
 
     async def _read_changes(self, hinted_at: float) -> None:
-        """Reads the agents and records the changes, unless a read has already begun after ``hinted_at``."""
+        """Reads the states of the agents and records the changes.
+
+        Does nothing if a read has already begun after ``hinted_at``.
+        """
         async with self._lock:
             if self._read_at > hinted_at:
                 return

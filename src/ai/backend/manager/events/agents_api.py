@@ -17,7 +17,10 @@ from ai.backend.manager.events.agent_changes import AgentChange, AgentChanges
 
 
 class AgentEventsQuery(Schema, frozen=True, rename={"last_event_id": "lastEventId"}):
-    """``lastEventId``: the id of the last event that is known, where the header cannot be set."""
+    """The query of a stream of agent changes; ``lastEventId`` replaces the header ``Last-Event-ID``.
+
+    It is the id of the last event that the client has received, for clients that cannot set the header.
+    """
 
     last_event_id: Annotated[str, Meta(max_length=64)] | None = None
 

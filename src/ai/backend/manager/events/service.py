@@ -22,8 +22,11 @@ _PAGE_EVENTS = 500
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects events. ``session_ref`` None selects all sessions that the caller sees. ``after_id`` is the client's
-    Last-Event-ID; None selects the events from now on."""
+    """Selects the events that a subscriber gets.
+
+    ``session_ref`` None selects all sessions that the caller sees. ``after_id`` is the client's Last-Event-ID; None
+    selects the events from now on.
+    """
 
     session_ref: str | None = None
     scope: Literal["*", "session", "kernel"] = "*"
@@ -40,7 +43,7 @@ class EventService:
         self._bus = bus
 
     async def newest_id(self) -> int:
-        """Returns the id of the last event; as ``after_id`` it selects all later events."""
+        """Returns the id of the newest stored event; an ``after_id`` of this value selects all later events."""
         return await self._store.last_event_id()
 
     async def subscribe(self, caller: Caller, event_filter: EventFilter) -> AsyncIterator[Event]:

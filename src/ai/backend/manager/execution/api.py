@@ -22,7 +22,7 @@ from ai.backend.manager.sessions.views import session_of
 
 
 def run_request(mode: str, code: str, run_id: str | None, options: schemas.RunOptions) -> RunRequest:
-    """Returns one step of a run as the service takes it. Raises InvalidInput if the parameters do not fit the mode."""
+    """Converts the parameters of a REST call to one step of a run. Raises InvalidInput if they do not fit the mode."""
     run_mode = RunMode.CONTINUE if mode == "continued" else RunMode(mode)
     if run_mode in (RunMode.CONTINUE, RunMode.INPUT) and run_id is None:
         raise refuse({"runId": f"required in {mode} mode"})
@@ -116,7 +116,7 @@ class ExecutionApi:
 
 
 def run_result(result: RunResult) -> schemas.RunResultView:
-    """Returns the Execution Result Object (spec 03-07)."""
+    """Converts the result of a step of a run to the Execution Result Object (spec 03-07)."""
     result_object: schemas.RunResultView = {
         "runId": result.run_id,
         "status": result.status,
@@ -131,7 +131,10 @@ def run_result(result: RunResult) -> schemas.RunResultView:
 
 
 def file_listing(listing: FileListing) -> schemas.FileListingReply:
-    """Returns the listing; ``files`` is JSON inside of JSON (spec 03-08)."""
+    """Converts the list of files of a directory to the reply of the REST API.
+
+    ``files`` of the reply is JSON inside of JSON (spec 03-08).
+    """
     entries = [
         {"filename": entry.filename, "size": entry.size, "mtime": entry.mtime, "mode": entry.mode, "kind": entry.kind}
         for entry in listing.entries

@@ -39,8 +39,9 @@ _UNSAFE_CHARACTERS_PATTERN = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a commit that has started. ``path`` is the name of the image, or of the archive below the agent's
-    folder of archives.
+    """Describes a commit that has started: its session, its background task and its result.
+
+    ``path`` is the name of the image, or of the archive below the agent's folder of archives.
     """
 
     session: Session

@@ -15,8 +15,11 @@ from ai.backend.manager.execution.installs import ImageInstaller
 
 
 class InstallBody(Schema, frozen=True):
-    """``agents``: an id, a pattern of ids, ``group:NAME``, or several of them with commas. ``image``: the image's name;
-    the default is the name of the artifact, with the version as its tag."""
+    """Selects the agents on which an artifact is installed as an image, and names the image.
+
+    ``agents``: an id, a pattern of ids, ``group:NAME``, or several of them with commas. ``image``: the image's name;
+    the default is the name of the artifact, with the version as its tag.
+    """
 
     agents: Annotated[str, Meta(min_length=1, max_length=4_096)] = "*"
     image: Word | None = None

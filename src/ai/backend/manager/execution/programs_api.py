@@ -35,7 +35,10 @@ _TerminalSize = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 class ProgramMessage(Schema, frozen=True):
-    """The first message. An empty ``command`` is a shell; ``cwd`` is relative to the home; ``kernel``: a host name."""
+    """The first message of the client, with the program to start in a kernel.
+
+    An empty ``command`` is a shell; ``cwd`` is relative to the home; ``kernel`` is a host name.
+    """
 
     command: Annotated[list[str], Meta(max_length=4_096)] = msgspec.field(default_factory=list)
     tty: bool = False
@@ -47,7 +50,10 @@ class ProgramMessage(Schema, frozen=True):
 
 
 class ControlMessage(Schema, frozen=True):
-    """A later message. ``signal`` is a name without SIG."""
+    """A later message of the client: a new size of the terminal, the end of the input, or a signal to the program.
+
+    ``signal`` is a name without SIG.
+    """
 
     type: Literal["resize", "eof", "signal"]
     rows: _TerminalSize = 24

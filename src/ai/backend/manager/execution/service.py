@@ -30,8 +30,10 @@ HOME = "/home/work"
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one step of a run. ``run_id`` None creates an id, which the reply has. ``options`` of batch mode:
-    clean, build, buildLog, exec.
+    """Describes one step of a run: its mode, its code and the options of batch mode.
+
+    Without a ``run_id``, an id is created, and the reply has that id. ``options`` of batch mode: clean, build,
+    buildLog, exec.
     """
 
     mode: RunMode
@@ -53,9 +55,10 @@ class ProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def home_path(name: str, *, field: str) -> str:
-    """Returns a path relative to the home directory, and checks that it is inside; the workload resolves links. Raises
-    InvalidInput, with ``field`` in its data, for a path that is not below the home, has ``..`` or a NUL, or is too
-    long.
+    """Returns a path relative to the home directory of a session; raises InvalidInput for a path outside of the home.
+
+    The workload resolves links. The error has ``field`` in its data, and is also raised for a path that has ``..`` or a
+    NUL, or is too long.
     """
     path = name
     if path.startswith("/"):
@@ -151,7 +154,7 @@ class ExecutionService:
     async def complete(
         self, caller: Caller, ref: str, code: str, options: Mapping[str, Any], *, owner_access_key: str | None = None
     ) -> list[str]:
-        """Returns completions of code at the cursor; ``options``: row, col, line, post."""
+        """Returns the possible completions of ``code`` at the cursor; ``options``: row, col, line, post."""
         session, agent = await self._running_session(caller, ref, owner_access_key)
         return await agent.complete(wire.Complete(kernel_id=str(session.main.id), code=code, options=dict(options)))
 

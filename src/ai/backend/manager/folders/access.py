@@ -52,9 +52,10 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
 
 
 class FolderFinder:
-    """Finds folders by name or id, among the folders that a caller may use. A name matches the caller's own folders
-    first, then those shared with them, then those of their groups, then those of model stores, then those of groups
-    that they only administrate.
+    """Finds folders by name or id, among the folders that a caller may use.
+
+    A name matches the caller's own folders first, then those shared with them, then those of their groups, then those
+    of model stores, then those of groups that they only administrate.
     """
 
     def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:
@@ -111,8 +112,9 @@ class FolderFinder:
         to_control: bool = False,
         needs: HostPermission | None = None,
     ) -> FolderAccess:
-        """Returns the folder whose name or id is ``ref``, if the caller may use it. A ``trigger`` stands for the
-        statuses that admit the trigger.
+        """Returns the folder whose name or id is ``ref``, if the caller may use the folder in its present status.
+
+        The status must be one of ``statuses``, or with a ``trigger`` one of the statuses that admit the trigger.
 
         Raises:
             FolderNotFound: no folder that the caller may use.
@@ -149,10 +151,10 @@ class FolderFinder:
 
 
 def _pick_best(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
-    """Returns the best folders of a name: first those in ``statuses``, then live ones, then by their owner.
+    """Returns those of the folders with one name that rank highest by status and owner.
 
-    Own folders come before shared ones, and these before group folders. Of several in the trash, only the folder that
-    was deleted last is returned.
+    Folders in one of ``statuses`` come first, then live folders. Among these, own folders come before shared ones, and
+    shared ones before group folders. Of several in the trash, only the folder that was deleted last is returned.
     """
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:

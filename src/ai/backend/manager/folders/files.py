@@ -84,8 +84,10 @@ class FolderFiles:
     async def rename(
         self, caller: Caller, ref: str, path: str, new_name: str, *, is_directory: bool | None = None
     ) -> None:
-        """Renames a file or directory. Raises Conflict if the new name is taken, and WrongKindOfFile if it is not what
-        ``is_directory`` says."""
+        """Renames a file or directory. Raises Conflict if the new name is taken.
+
+        Raises WrongKindOfFile if ``is_directory`` is True for a file or False for a directory.
+        """
         relative_path, name = _file_path(path, "target_path"), FolderPath.check_name(new_name)
         key = await self._writable_key(caller, ref, HostPermission.MODIFY)
         if is_directory is not None and await self._is_directory(key, relative_path) is not is_directory:

@@ -69,4 +69,4 @@ class FolderGateway(Protocol):
 
 
 class StorageGateway(FolderGateway, VolumeGateway, Protocol):
-    """Serves both folders and volumes, for tests and simulations."""
+    """Combines the interfaces for folders and for volumes, for tests and simulations."""

@@ -26,7 +26,10 @@ _ORDER_ALIASES = {"user": "user_id", "group": "group_id"}
 
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
-    """Returns a quota scope; ``hard_limit_bytes`` null means no limit, ``enforcement`` names who enforces it."""
+    """Converts a quota scope of a storage host and its usage to the GraphQL type.
+
+    ``hard_limit_bytes`` is null without a limit; ``enforcement`` names the component that enforces the limit.
+    """
     usage_fields = {"usage_bytes": usage.used_bytes, "usage_count": usage.file_count, "enforcement": usage.enforcement}
     return {**_scope_view(host, scope), "details": {**usage_fields, "hard_limit_bytes": usage.limit_bytes}}
 
@@ -36,7 +39,7 @@ def _scope_view(host: str, scope: str) -> View:
 
 
 def folder_view(row: FolderRow) -> View:
-    """Returns a folder without its usage. Nothing limits the number of its files."""
+    """Converts a folder to the GraphQL type, without its usage. The number of its files has no limit."""
     folder = row.folder
     owner = {"user": folder.user_id, "user_email": row.owner_email, "quota_scope_id": folder.quota_scope}
     group = {"group": folder.group_id, "group_name": row.group_name}
@@ -94,8 +97,10 @@ class FolderResolvers:
     @field("VirtualFolder", "num_files")
     @field("VirtualFolder", "cur_size")
     async def folder_usage(self, view: View, info: Info) -> int | None:
-        """Returns what the storage proxy counts; null for folders that it does not count, and where it does not
-        answer."""
+        """Returns the number or the total size in bytes of a folder's files, as its storage proxy counts them.
+
+        Returns null for folders whose files are not counted, and if the storage proxy does not answer.
+        """
         loader = context_of(info).loader("folder usage", self._require_folders().service.usages, attrgetter("id"))
         usage = await loader.get(view["folder"])
         if usage is None:
@@ -123,7 +128,7 @@ class FolderResolvers:
 
     @field("QuotaScope", "details")
     async def quota_scope_details(self, view: View, info: Info) -> View:
-        """Returns the current usage; the usage is missing from the view of a scope that was just changed."""
+        """Returns the current usage and limit of a quota scope; reads them anew for a scope that was just changed."""
         if "details" in view:
             return dict(view["details"])
         scope = await self.quota_scope(info, view["storage_host_name"], view["quota_scope_id"])

@@ -31,7 +31,10 @@ _REMOVED_STATUSES = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_
 
 
 class FolderLoop(PeriodicLoop):
-    """Creates, clones and removes the directories of folders; :meth:`begin` does so at once for a waiting request."""
+    """Creates, clones and removes the directories of folders until they match the folders in the database.
+
+    :meth:`begin` creates the directory of a new folder at once, for a waiting request.
+    """
 
     period_s = 10.0
 
@@ -152,7 +155,7 @@ class FolderLoop(PeriodicLoop):
         await self._mark_ready(folder, FolderTrigger.FILLED)
 
     async def _mark_ready(self, folder: Folder, trigger: FolderTrigger) -> None:
-        """Marks a folder as ready, or deletes its directory if another manager has removed the folder meanwhile."""
+        """Marks a folder as ready, or deletes its directory if another manager has removed the folder."""
         if not await self.transitions.apply(folder, trigger, cause=_TRANSITION_CAUSE):
             row = await self._store.get(folder.id)
             if row is None or row.folder.status in _REMOVED_STATUSES:

@@ -117,8 +117,9 @@ class FolderAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests a new folder. ``group`` (name or id) owns the folder if it is set. ``host`` None means
-    the default host.
+    """Requests a new folder, owned by ``group`` (name or id) if it is set, or else by the caller.
+
+    ``host`` None means the default host.
     """
 
     name: str
@@ -176,8 +177,9 @@ class ScopeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limit of a quota scope on a volume; None means no limit. ``is_own``: set explicitly, not
-    by a policy.
+    """Holds the limit of a quota scope on a volume; None means no limit.
+
+    ``is_own`` is True if the limit was set for this scope, and False if it comes from a policy.
     """
 
     host: str
@@ -213,15 +215,16 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MountKind(StrEnum):
-    """Names the kinds of things that sessions mount."""
+    """Names the kinds of objects that sessions mount: virtual folders and artifacts."""
 
     FOLDER = "folder"
     ARTIFACT = "artifact"
 
 
 class FolderMount(msgspec.Struct, frozen=True, kw_only=True):
-    """Represents the resolved mount of a folder or artifact revision in every kernel of a session. The directory
-    ``source`` of the nodes appears at ``target``.
+    """Represents a folder or artifact revision that every kernel of a session mounts.
+
+    The directory ``source`` of the nodes appears at ``target``.
     """
 
     folder_id: FolderId

@@ -136,8 +136,9 @@ class UnmanagedPaths:
         return path
 
     def split_root(self, path: str) -> tuple[str, str]:
-        """Returns the root above a path, and the path relative to the root (empty for the root itself). Raises
-        Forbidden.
+        """Returns the root at or above an unmanaged path, and the path relative to that root.
+
+        The relative path is empty for the root itself. Raises Forbidden for a path below no root.
         """
         is_plain_path = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
         for root in self._roots if is_plain_path else ():

@@ -24,7 +24,10 @@ MAX_LIMIT_BYTES = 2**53 - 1
 
 
 class QuotaLoop(PeriodicLoop):
-    """Sends limits from the database to the storage proxies, and remembers in memory which limits were sent."""
+    """Sends the limits of quota scopes from the database to the storage proxies.
+
+    Remembers in memory which limits were sent.
+    """
 
     period_s = 60.0
 

@@ -76,7 +76,7 @@ ID_ALIASES = {"vfolder_id": "id", "vfolderId": "id"}
 
 
 class ModelIdQuery(Schema, frozen=True):
-    """Repeats the id of the folder, as the published client does when it deletes a model."""
+    """The id of the folder, which the published client repeats in the query when it deletes a model."""
 
     id: Word | None = None
 
@@ -116,7 +116,10 @@ class DownloadBody(Schema, frozen=True):
 
 
 class RenameFileBody(Schema, frozen=True):
-    """``is_dir`` says whether a directory is meant (spec 03-08:2424); without it, either may be."""
+    """The path of a file or directory to rename, and its new name.
+
+    ``is_dir`` says whether a directory is meant (spec 03-08:2424); without it, either may be.
+    """
 
     target_path: FilePath
     new_name: FileName
@@ -164,7 +167,10 @@ class SharedQuery(Schema, frozen=True):
 
 
 class SetShareBody(Schema, frozen=True):
-    """The new permission of a share; ``perm`` null ends the share, and without it the request is malformed."""
+    """The new permission of the user ``user`` on a shared folder; ``perm`` null ends the share.
+
+    A request without ``perm`` is malformed.
+    """
 
     vfolder: Word
     user: UUID
@@ -183,8 +189,10 @@ class LeaveBody(Schema, frozen=True):
 
 
 class CloneBody(Schema, frozen=True):
-    """A copy of a folder; ``target_host`` null is the host of the source. The manual names a default of ``permission``,
-    and 400 without it (spec 03-08:3063, 3077): the default holds."""
+    """The name, host and options of a new copy of a folder; ``target_host`` null is the host of the source.
+
+    The manual names a default of ``permission``, and 400 without it (spec 03-08:3063, 3077): the default holds.
+    """
 
     target_name: Annotated[str, Meta(max_length=256)]
     target_host: Word | None
@@ -240,7 +248,7 @@ class FolderItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClonedFolder(FolderItem, frozen=True, kw_only=True):
-    """A new copy of a folder, which the task ``bgtask_id`` fills."""
+    """A new copy of a folder; the background task ``bgtask_id`` copies the files into the new folder."""
 
     bgtask_id: str
 
@@ -315,7 +323,10 @@ class FileItem(TypedDict):
 
 
 class FilesReply(TypedDict):
-    """A listing: ``files`` is JSON text of Virtual Folder File Objects; ``error_msg`` is there if entries are not."""
+    """The entries of a directory, as objects in ``items`` and as JSON text in ``files``.
+
+    ``files`` has Virtual Folder File Objects; ``error_msg`` is there if entries are not.
+    """
 
     items: list[FileItem]
     files: str

@@ -169,7 +169,10 @@ class FolderService:
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
     async def _resolve_host(self, name: str) -> str:
-        """Returns the host whose volume or proxy has this plain name, if only one host matches (03-11:540)."""
+        """Returns the full name of the storage host whose volume or proxy has this plain name (03-11:540).
+
+        Returns the name itself unless exactly one host matches.
+        """
         hosts = await self._volumes.volumes() if ":" not in name else ()
         for part_index in (2, 0):
             matches = [host for host in hosts if host.partition(":")[part_index] == name]
@@ -239,8 +242,9 @@ class FolderService:
     async def list(
         self, caller: Caller, *, lists_all: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
-        """Returns the folders that the caller may use, including folders in the trash, or with
-        ``lists_all`` every folder, which only superadmins may list.
+        """Returns the folders that the caller may use, including folders in the trash.
+
+        With ``lists_all``, returns every folder, which only superadmins may list.
         """
         if lists_all and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
@@ -290,7 +294,7 @@ class FolderService:
         return await self._finder.one(caller, ref, statuses=ANY_STATUS)
 
     async def usage(self, access: FolderAccess) -> FolderUsage:
-        """Returns the current usage of a folder. Raises NotFound for an unmanaged one."""
+        """Returns the current usage of a folder. Raises NotFound for a folder at an unmanaged path."""
         if access.folder.unmanaged_path is not None:
             raise NotFound("No storage proxy counts what is in an unmanaged path.")
         return await self._storage.usage(access.folder.key)
@@ -385,8 +389,9 @@ class FolderService:
 
 
 def _with_limited_size(request: CreateFolder, scope: FolderScope) -> CreateFolder:
-    """Returns the creation request with a permitted size: the requested one, or the largest that the keypair's policy
-    allows. Raises LimitExceeded for a larger one.
+    """Returns the request with the size of the new folder set, by default to the largest that the policy allows.
+
+    Raises LimitExceeded if the requested size is larger.
     """
     max_folder_bytes = scope.max_folder_size
     if max_folder_bytes and (request.max_size or 0) > max_folder_bytes:

@@ -37,8 +37,9 @@ class FolderSharing:
     _id_generator: IdGenerator
 
     async def _users_of(self, caller: Caller, emails: Sequence[str]) -> list[User]:
-        """Returns the active users of ``emails``, except the caller and users with whom the caller may not share.
-        Raises InvalidInput without emails, NotFound if none is of such a user.
+        """Returns the active users with these e-mail addresses with whom the caller may share folders.
+
+        The caller is left out. Raises InvalidInput without emails, NotFound if none is of such a user.
         """
         if not emails:
             raise InvalidInput("Say whom.", data={"emails": "required"})

@@ -72,7 +72,7 @@ def _select_dotted() -> Select[Any]:
 
 
 def _select_same_name() -> Select[Any]:
-    """Selects one other live folder named ``name`` that the user ``me`` owns or shares."""
+    """Selects a live folder named ``name`` that the user ``me`` owns or shares, except the folder ``but``."""
     columns, user_param = folders.c, bindparam("me", type_=GUID())
     shared_folder_ids = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == user_param)
     has_name = and_(columns.name == bindparam("name"), columns.id != bindparam("but", type_=GUID()), LIVE_FOLDER)
@@ -102,7 +102,7 @@ def folder_row_of(row: Row[Any]) -> FolderRow:
 
 
 def uses_name(s: Connection, user_id: UserId, name: str, *, except_id: FolderId) -> bool:
-    """Returns True if a user owns or shares another live folder of this name."""
+    """Returns True if the user owns or shares a live folder of this name other than the folder ``except_id``."""
     return _SAME_NAME_QUERY.first(s, {"me": user_id, "name": name, "but": except_id}) is not None
 
 

@@ -43,8 +43,9 @@ class FolderStore(Protocol):
         ...
 
     async def has_dotted(self, user_id: UserId) -> bool:
-        """Returns True if the user owns a live folder whose name begins with a dot, as every session mounts such
-        folders.
+        """Returns True if the user owns a live folder whose name begins with a dot.
+
+        Every session of the user mounts such folders.
         """
         ...
 
@@ -108,9 +109,7 @@ class FolderStore(Protocol):
         """Sets the own limit of a quota scope, or removes that limit with None."""
 
     async def share(self, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
-        """Sets the share of a user on a folder, or ends the share with None. Returns whether the user had a share
-        before.
-        """
+        """Sets the share of a user on a folder, or ends it with None; returns True if the user had a share before."""
         ...
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]: ...
@@ -127,8 +126,10 @@ class FolderStore(Protocol):
     async def answer(
         self, invitation_id: InvitationId, state: InvitationState, *, at: datetime, user_id: UserId | None = None
     ) -> bool:
-        """Answers a pending invitation; if it is accepted, ``user_id`` gets a share. Returns False if it is no longer
-        pending or its folder is gone. Raises FolderAlreadyExists if the user uses a folder of that name.
+        """Accepts or rejects a pending invitation; if it is accepted, the user ``user_id`` gets a share of the folder.
+
+        Returns False if the invitation is no longer pending or its folder is gone. Raises FolderAlreadyExists if the
+        user uses a folder of that name.
         """
         ...
 

@@ -16,8 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class FolderTransitions:
-    """Stores a folder's new status if the folder did not change meanwhile, then executes the effects of the transition.
-    Files are removed by ``remove_files``.
+    """Changes the status of folders in the database, and executes the effects of each transition.
+
+    A status is stored only if the folder did not change meanwhile.
     """
 
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:
@@ -43,7 +44,7 @@ class FolderTransitions:
     async def apply(
         self, folder: Folder, trigger: FolderTrigger, *, cause: str, info: str | None = None, **limits: Any
     ) -> bool:
-        """Applies a trigger to a folder, or returns False if the folder has changed since it was read.
+        """Changes the status of a folder by a trigger. Returns False if the folder has changed since it was read.
 
         An outdated trigger changes nothing. ``limits`` as :meth:`FolderStore.move` takes them.
 

@@ -43,8 +43,9 @@ class AuditTrail(Protocol):
 
 @dataclass(eq=False, repr=False)
 class BatchLoader(Generic[T, V]):
-    """Loads a value for each item; one call loads the items of all resolvers of one level. ``load`` returns the values
-    of some items by their keys, which ``key`` returns; an item without a value is left out.
+    """Loads values for the items of a GraphQL reply, with one call of ``load`` for all items of one level.
+
+    ``load`` returns the values of some items by their keys, which ``key`` returns; an item without a value is left out.
     """
 
     load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]]
@@ -150,8 +151,10 @@ def caller_of(info: Info) -> Caller:
 
 
 def page_fields_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Returns the paging, filter and order arguments of a list as fields of a ListQuery. ``aliases`` maps a field to
-    the column that has its order. Raises InvalidInput for a page out of range, and for a malformed filter or order.
+    """Converts the paging, filter and order arguments of a GraphQL list to the fields of a ListQuery.
+
+    ``aliases`` maps a field to the column that has its order. Raises InvalidInput for a page out of range, and for a
+    malformed filter or order.
     """
     limit, offset = arguments["limit"], arguments["offset"]
     if not 1 <= limit <= MAX_PAGE:
@@ -171,8 +174,9 @@ def page_fields_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = Ma
 async def list_all_pages(
     page: Callable[..., Awaitable[View]], info: Info, paged_field: str, **arguments: Any
 ) -> list[View]:
-    """Returns the items of all pages of a list. Raises LimitExceeded, which names the field that has pages, for too
-    many.
+    """Returns the items of all pages of a list. Raises LimitExceeded if there are more than MAX_LIST_ITEMS.
+
+    The message of the error names the field that has pages.
     """
     items: list[View] = []
     while True:

@@ -48,7 +48,10 @@ class GraphQLProblem(TypedDict):
 
 
 class GraphQLReply(TypedDict):
-    """``extensions.problems`` has, by the names of refused mutations, what an error's ``extensions`` has."""
+    """The reply to a GraphQL query: data, errors, and the problems of refused mutations.
+
+    ``extensions.problems`` has, by the names of refused mutations, the same fields as ``extensions`` of an error.
+    """
 
     data: dict[str, Any] | None
     errors: NotRequired[list[GraphQLProblem]]

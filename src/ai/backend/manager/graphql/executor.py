@@ -124,8 +124,10 @@ class Executor:
         return query
 
     def _validate(self, query: _ParsedQuery) -> Sequence[GraphQLError]:
-        """Returns the errors of a query, whose limits must have been checked before. The time of a validation grows
-        with the square of repeated fields. Adapts the types of its variables if it is not valid without.
+        """Validates a parsed query by the schema and returns its errors, or an empty list for a valid query.
+
+        The limits of the query must have been checked before, since the time of a validation grows with the square of
+        repeated fields. If the query is not valid, the types of its variables are adapted, and it is validated again.
         """
         errors = validate(self.schema, query.document, max_errors=_MAX_ERRORS)
         if errors:
@@ -155,7 +157,7 @@ def format_error(error: GraphQLError) -> dict[str, Any]:
 
 
 def _problem_of(error: BackendError) -> dict[str, Any]:
-    """Returns the fields that an error of the reply has in addition to its message."""
+    """Returns the ``extensions`` of an error in a reply: code, type, HTTP status and data of a BackendError."""
     return {
         "code": error.code,
         "type": PROBLEM_BASE + error.code,

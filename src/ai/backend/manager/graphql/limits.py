@@ -33,7 +33,7 @@ _FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})
 
 
 def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
-    """Returns, by field name, the number of items that the cost of a query assumes for a list without pages."""
+    """Returns, by field name, the number of items that the cost of a query assumes for a list field without pages."""
     fields = [
         (name, field)
         for graphql_type in schema.type_map.values()
@@ -81,7 +81,10 @@ def check_limits(
 
 
 def _check_width(nodes: Iterable[graphql.Node] | None) -> None:
-    """Raises GraphQLError if one place of a document has too many arguments, or too many fields of an input."""
+    """Raises GraphQLError if a place of a query, such as a list, has more than MAX_WIDTH values.
+
+    Places are the arguments, directives and variables of a query, the fields of an input, and the values of a list.
+    """
     for width, node in enumerate(nodes or (), 1):
         if width > MAX_WIDTH:
             raise graphql.GraphQLError(f"The query has more than {MAX_WIDTH} values in one place.", node)
@@ -102,8 +105,9 @@ class _CostCounter:
     def walk(
         self, selections: graphql.SelectionSetNode, path: tuple[str, ...], depth: int, expected_count: int
     ) -> None:
-        """Counts the selected fields at ``path``, which is a path of keys of the reply. A missing fragment is left to
-        the validation.
+        """Adds the cost of the selected fields at ``path``, and checks the limits of depth, cost and repetitions.
+
+        ``path`` is a path of keys of the reply. A missing fragment is left to the validation.
         """
         if depth > self.limits.max_depth:
             raise graphql.GraphQLError(f"The query is nested deeper than {self.limits.max_depth}.")

@@ -44,7 +44,10 @@ def bindables_of(features: Iterable[object]) -> list[ObjectType]:
 
 
 def _without_parent(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a resolver without the parent argument, which is None for fields of the root."""
+    """Returns a resolver for fields of the root, which calls ``method`` without the parent object.
+
+    The parent is None for fields of the root.
+    """
 
     def resolve(_parent: None, info: Any, **arguments: Any) -> Any:
         return method(info, **arguments)

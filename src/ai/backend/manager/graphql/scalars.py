@@ -24,7 +24,7 @@ def parse_uuid(value: Any) -> UUID:
 
 
 def parse_whole_number(value: Any) -> int:
-    """Parses a BigInt, which is a number without a fraction or its digits as text."""
+    """Parses a BigInt, which is an integer between -(2^53-1) and 2^53-1, as a number or as text."""
     if isinstance(value, str) and len(value) <= 17 and value.removeprefix("-").isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_WHOLE_NUMBER:
@@ -33,7 +33,7 @@ def parse_whole_number(value: Any) -> int:
 
 
 def parse_json_text(value: Any) -> str:
-    """Parses a JSONString, which is a text with JSON. The text stays as it is."""
+    """Checks that a JSONString is a text with valid JSON, and returns the text unchanged."""
     if not isinstance(value, str):
         raise GraphQLError("a JSONString is JSON in a text")
     _decode(value)
@@ -41,7 +41,7 @@ def parse_json_text(value: Any) -> str:
 
 
 def parse_json_value(value: Any) -> Any:
-    """Parses a value that is a structure, or a text with the structure as JSON."""
+    """Returns a JSON value that is given as a structure, or decodes the value from a text with JSON."""
     if isinstance(value, str):
         return _decode(value)
     _check_depth(value, MAX_JSON_DEPTH)

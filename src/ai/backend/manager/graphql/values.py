@@ -19,7 +19,7 @@ View = dict[str, Any]
 
 
 def attributes_of(value: Struct) -> View:
-    """Returns the fields of a struct by name, for GraphQL types whose fields have the same names."""
+    """Returns the fields of a struct as a dictionary, for GraphQL types whose fields have the same names."""
     return asdict(value)
 
 

@@ -24,8 +24,10 @@ _ACCEPTED_TYPES: Mapping[str, frozenset[str]] = {
 
 
 def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.DocumentNode) -> graphql.DocumentNode:
-    """Returns the document in which each variable has the type of the argument that uses it. This is done only if the
-    argument accepts the declared type. The values are then parsed as values of the argument's type.
+    """Returns the document with each variable declared with the type of the argument that uses the variable.
+
+    This is done only if the argument accepts the declared type. The values are then parsed as values of the argument's
+    type.
     """
     type_info = graphql.TypeInfo(schema)
     argument_types: dict[str, str] = {}

@@ -121,7 +121,7 @@ def _associated_data(access_key: str, token: str) -> str:
 
 
 def _prune(conn: Connection) -> None:
-    """Deletes all answers of each access key except the newest ones, which are within both limits."""
+    """Deletes the oldest answers of each access key that exceed the number or the total size that may be kept."""
     columns = kept_answers.c
     newest_first = (columns.begun_at.desc(), columns.token)
     body_size = func.coalesce(func.length(columns.body), 0)

@@ -12,8 +12,11 @@ MAX_KEPT_BYTES = 33_554_432
 
 
 class AnswerStore(client_tokens.AnswerStore, Protocol):
-    """Stores, for each access key, the newest :data:`MAX_KEPT_CALLS` answers and at most :data:`MAX_KEPT_BYTES` of
-    bodies. Calls without an answer are not counted."""
+    """Stores the answers to calls with a client token, so that a repeated call gets the same answer.
+
+    Keeps, for each access key, the newest :data:`MAX_KEPT_CALLS` answers and at most :data:`MAX_KEPT_BYTES` of bodies.
+    Calls without an answer are not counted.
+    """
 
     async def purge(self, *, before: datetime) -> None:
         """Deletes calls that began before a time, and answers beyond the limits of each access key."""

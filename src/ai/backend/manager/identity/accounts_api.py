@@ -22,13 +22,13 @@ OneTimePassword = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class OtpBody(Schema, frozen=True):
-    """A one-time password, or where the device is active already, a recovery code."""
+    """A one-time password, or a recovery code if the caller's device is active already."""
 
     otp: OneTimePassword
 
 
 class RemoveTotpQuery(Schema, frozen=True):
-    """``otp`` is for the caller's own; ``email`` names another user, for administrators."""
+    """The one-time password of the caller, or the ``email`` of the user whose device an administrator removes."""
 
     otp: OneTimePassword | None = None
     email: Name | None = None
@@ -41,7 +41,10 @@ class SignInsQuery(Schema, frozen=True):
 
 
 class TotpStatus(TypedDict):
-    """``created_at`` is null without one-time passwords."""
+    """Says whether the caller has one-time passwords, since when, and how many recovery codes are left.
+
+    ``created_at`` is null without one-time passwords.
+    """
 
     totp_activated: bool
     created_at: str | None
@@ -49,14 +52,14 @@ class TotpStatus(TypedDict):
 
 
 class TotpDevice(TypedDict):
-    """``totp_uri`` is what authenticator apps read as a QR code."""
+    """A new key for an authenticator app; ``totp_uri`` is the URI that such apps read as a QR code."""
 
     totp_key: str
     totp_uri: str
 
 
 class RecoveryCodes(TypedDict):
-    """Codes that are good once each; they are shown only now."""
+    """New recovery codes; each can be used once, and they are shown only in this reply."""
 
     recovery_codes: list[str]
 
@@ -74,14 +77,14 @@ class SignIns(TypedDict):
 
 
 class ProofBody(Schema, frozen=True):
-    """The password, or a one-time password or recovery code of somebody who has them."""
+    """The password of the caller, or a one-time password or recovery code if the caller has one-time passwords."""
 
     password: Annotated[str, Meta(max_length=MAX_PASSWORD_LENGTH)] = ""
     otp: Annotated[str, Meta(max_length=64)] = ""
 
 
 class ProofReply(TypedDict):
-    """``proof`` goes into the header ``X-BackendAI-Proof`` of requests until ``expires_at``."""
+    """A proof of the caller's identity, to be sent in the header ``X-BackendAI-Proof`` until ``expires_at``."""
 
     proof: str
     expires_at: str
@@ -114,7 +117,7 @@ class AccountsApi:
 
     @route("GET", "/totp")
     async def totp(self, call: Call) -> TotpStatus:
-        """Says whether signing in takes a one-time password."""
+        """Says whether the caller must give a one-time password to sign in, and how many recovery codes are left."""
         device = await self._totp.status(caller_of(call).user_id)
         if device is None or not device.is_active:
             return {"totp_activated": False, "created_at": None, "recovery_codes_left": 0}
@@ -161,8 +164,11 @@ class AccountsApi:
 
     @route("POST", "/auth/proof", body=ProofBody, audited=True, max_body=4_096, problems=(AuthenticationFailed,))
     async def prove(self, call: Call[ProofBody]) -> ProofReply:
-        """Returns a proof of the caller's identity for operations in `accounts.proof.operations`; others take none. A
-        call without a proof is refused as `proof-required`, before anything is done."""
+        """Returns a proof of the caller's identity, which the operations in `accounts.proof.operations` require.
+
+        Other operations require no proof. A call that lacks the proof is refused as `proof-required`, before anything
+        is done.
+        """
         body = call.body
         proof = await self._proofs.prove(caller_of(call), password=body.password, otp=body.otp, address=call.address)
         return {"proof": proof.token, "expires_at": proof.expires_at.isoformat()}

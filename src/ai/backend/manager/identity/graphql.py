@@ -25,7 +25,7 @@ def _filter_by_domain(groups: Iterable[Group], domain_name: str | None) -> list[
 
 
 def keypair_view(keypair: Keypair) -> View:
-    """Returns a keypair without its secrets."""
+    """Converts a keypair to the GraphQL type, without its secrets."""
     return {
         **attributes_of(keypair),
         "user_id": keypair.user_email,
@@ -38,7 +38,7 @@ def keypair_view(keypair: Keypair) -> View:
 
 
 def policy_view(policy: ResourcePolicy) -> View:
-    """Returns a policy of keypairs."""
+    """Converts a resource policy of keypairs to the GraphQL type."""
     return {
         **attributes_of(policy),
         "total_resource_slots": slots_json(policy.total_resource_slots),
@@ -48,12 +48,12 @@ def policy_view(policy: ResourcePolicy) -> View:
 
 
 def storage_policy_view(policy: StoragePolicy) -> View:
-    """Returns a policy of users or projects."""
+    """Converts a resource policy of users or projects to the GraphQL type."""
     return {**attributes_of(policy), "id": policy.name}
 
 
 def user_view(user: User) -> View:
-    """Returns a user with their groups."""
+    """Converts a user with their groups to the GraphQL type."""
     return {
         **attributes_of(user),
         "id": user.uuid,
@@ -65,12 +65,12 @@ def user_view(user: User) -> View:
 
 
 def domain_view(domain: Domain) -> View:
-    """Returns a domain."""
+    """Converts a domain to the GraphQL type."""
     return _tenant_view(domain)
 
 
 def group_view(group: Group) -> View:
-    """Returns a group."""
+    """Converts a group to the GraphQL type."""
     return {**_tenant_view(group), "type": group.type.value}
 
 
@@ -90,7 +90,7 @@ async def change(
     perform_change: Callable[[Caller], Awaitable[Any]],
     view: Callable[[Any], View] | None = None,
 ) -> View:
-    """Runs and audits a change by the caller; replies with the changed object under ``object_type``."""
+    """Runs a change by the caller and records it in the audit trail; replies with the object under ``object_type``."""
     return await run_mutation(info, object_type, name, lambda: perform_change(caller_of(info)), view)
 
 

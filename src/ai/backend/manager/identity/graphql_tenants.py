@@ -39,7 +39,10 @@ def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
 
 
 def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
-    """Reads host -> names of permissions; a plain list of hosts allows all (spec 03-09)."""
+    """Returns the permissions on each storage host, read from an object, or from a list of hosts with all permissions.
+
+    The formats are those of spec 03-09.
+    """
     hosts, all_permissions = (
         decode_json_text("allowed_vfolder_hosts", value),
         [permission.value for permission in HostPermission],
@@ -83,7 +86,10 @@ def _read_unspecified_rule(value: Any) -> str:
 
 
 def _read_count(value: Any) -> int:
-    """Returns a limit; the published client writes no limit as null, 0 or a negative number."""
+    """Returns a limit as it is stored: the number, or 0 (no limit) for 0 and negative numbers.
+
+    The published client also writes no limit as null, which is left out before.
+    """
     return max(0, int(value))
 
 
@@ -116,7 +122,7 @@ def _read_values(fields: tuple[str, ...], props: View) -> View:
 
 
 def _policy_kind(info: Info) -> QuotaScopeKind | None:
-    """Returns the kind of owner of the policies of a GraphQL field; None for keypairs."""
+    """Returns the kind of owner of the policies of a GraphQL field: user or project, or None for keypairs."""
     kind_of_field_part = {"user_resource": QuotaScopeKind.USER, "project_resource": QuotaScopeKind.PROJECT}
     return next((kind for field_part, kind in kind_of_field_part.items() if field_part in info.field_name), None)
 
@@ -156,7 +162,10 @@ class TenantResolvers:
         return await change(info, "group", str(gid or name), work)
 
     async def _group_id(self, caller: Caller, gid: UUID | None, name: str | None) -> GroupId:
-        """Returns the group that published clients name by ``gid``, and the manual by ``name`` (spec 03-09:484)."""
+        """Returns the id of the group that a mutation names by ``gid`` or by ``name``.
+
+        Published clients send ``gid``; the manual says ``name`` (spec 03-09:484).
+        """
         if gid is not None:
             return GroupId(gid)
         if not name:

@@ -26,7 +26,10 @@ def _codes_view(codes: Sequence[str]) -> View:
 
 
 class TotpResolvers:
-    """Answers the query and the mutations of one-time passwords. The audit trail has whose they are, and no codes."""
+    """Answers the query and the mutations of one-time passwords.
+
+    The audit trail gets the user whose one-time passwords are changed, and no codes.
+    """
 
     def __init__(self, identity: IdentityService, users: UserService, totp: TotpService) -> None:
         self._identity = identity

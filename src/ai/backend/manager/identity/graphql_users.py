@@ -29,7 +29,10 @@ _MAX_NETWORKS = 64
 
 
 def _enum_member(enum_type: type[E], field: str, value: Any) -> E:
-    """Returns the member of an enumeration by its value, or by its name as published clients may write."""
+    """Returns the member of an enumeration by its value; also accepts upper case, spaces around, and ``_`` for ``-``.
+
+    Published clients may write the name of a member in place of its value.
+    """
     try:
         return enum_type(str(value).strip().lower().replace("_", "-"))
     except ValueError:

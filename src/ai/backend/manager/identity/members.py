@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class MemberService:
-    """Lists the members of a group for callers who may change the members, or who may list the domain's users."""
+    """Lists the members of a group for callers who may change the members or list the users of the domain."""
 
     _store: IdentityStore
     _identity: IdentityService
@@ -55,7 +55,10 @@ class MemberService:
         return Page(items=members, total_count=page.total_count)
 
     async def live_sessions(self, group_id: GroupId, user_id: UserId) -> int:
-        """Returns the number of live sessions of a member in a group, which the caller is known to see."""
+        """Returns the number of live sessions that a member has in a group.
+
+        The caller of the method has checked that the user may see the group.
+        """
         return await self._sessions.count_live_of_member(group_id, user_id)
 
 

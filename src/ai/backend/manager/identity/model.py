@@ -25,7 +25,9 @@ MAX_PASSWORD_HISTORY = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Holds the secret and the owner of a keypair; inactive if the keypair, its user or the domain is inactive.
+    """Holds the secret key and the owner of a keypair, and if the keypair may sign requests.
+
+    ``is_active`` is False if the keypair or its user is inactive, and, except for superadmins, if the domain is.
     ``key_networks`` are those from which this keypair may sign, beside those of the user; empty is any.
     """
 
@@ -37,7 +39,7 @@ class Credentials:
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A user.
+    """Represents a user: names, role, status, domain, groups and rules for signing in.
 
     Attributes:
         allowed_client_ip: networks from which the user may sign and sign in, as text; empty allows all.
@@ -228,8 +230,9 @@ Tenant = TypeVar("Tenant", Domain, Group, ResourcePolicy, StoragePolicy)
 
 
 def may_sign(role: UserRole, status: UserStatus, *, is_keypair_active: bool, is_domain_active: bool | None) -> bool:
-    """Returns True if a keypair of a user in this state may sign requests; ``is_domain_active`` is None without a
-    domain.
+    """Returns True if a keypair with this state of its owner and its domain may sign requests.
+
+    ``is_domain_active`` is None without a domain.
     """
     may_use_domain = is_domain_active is not False or PERMISSIONS[role, Operation.SIGN_WITHOUT_DOMAIN] is Scope.ALL
     return is_keypair_active and status is UserStatus.ACTIVE and may_use_domain

@@ -84,7 +84,7 @@ class PasswordService:
         self._waiting = 0
 
     async def authenticate(self, email: str, password: str) -> User:
-        """Returns the active user who has this address and password, and counts wrong passwords.
+        """Returns the active user with this e-mail address and password, and counts wrong passwords.
 
         Raises:
             AuthenticationFailed: there is none. RateLimitExceeded: too many wrong passwords lately.
@@ -100,7 +100,7 @@ class PasswordService:
     async def change_required(
         self, email: str, old_password: str, new_password: str, *, address: str, otp: str = ""
     ) -> None:
-        """Changes a password that the user must change before signing in.
+        """Changes the password of a user who is not signed in and must change the password before signing in.
 
         Raises:
             AuthenticationFailed: a wrong password, or the one-time password is missing or wrong.
@@ -178,8 +178,9 @@ class PasswordService:
         return user
 
     async def require_password(self, email: str, stored_hash: str, password: str) -> None:
-        """Raises AuthenticationFailed if the hash of a password is not ``stored_hash``. Raises RateLimitExceeded after
-        too many wrong passwords.
+        """Raises AuthenticationFailed if ``stored_hash`` is not the hash of the password.
+
+        Raises RateLimitExceeded after too many wrong passwords.
         """
         self.count_attempt(email)
         if not await self._in_thread(partial(self._verify, stored_hash, password[:MAX_PASSWORD_LENGTH])):
@@ -191,8 +192,9 @@ class PasswordService:
         self._failures.pop(email, None)
 
     def count_attempt(self, email: str) -> None:
-        """Counts an attempt to give the password of an address as a failure. Raises RateLimitExceeded after too many
-        wrong passwords.
+        """Counts a sign-in attempt for an e-mail address as failed, until :meth:`forget_attempts` resets the count.
+
+        Raises RateLimitExceeded after too many wrong passwords.
         """
         now = self._clock.monotonic()
         failure_count, last_failure_s = self._failures.pop(email, (0, 0.0))
@@ -247,7 +249,7 @@ def check_password(password: str, policy: PasswordPolicy) -> str:
 
 
 def check_address(user: User, address: str) -> None:
-    """Raises Forbidden if a user may not sign in from an address."""
+    """Raises Forbidden if a user may not sign in from the network address of the client."""
     if not may_come_from(address, user.allowed_client_ip):
         raise Forbidden("You may not sign in from where you are.")
 

@@ -74,7 +74,10 @@ class ProofService:
         return Proof(token=token, expires_at=expires_at)
 
     async def check_proof(self, caller: Caller, token: str | None) -> Caller:
-        """Returns the caller, and marks the operations that need a proof unless ``token`` is a valid proof."""
+        """Returns the caller; without a valid proof in ``token``, the result forbids the operations that need a proof.
+
+        These operations are then in ``unproved`` of the returned caller.
+        """
         if not self._demanded or (token and await self._is_valid(caller, token)):
             return caller
         return replace(caller, unproved=self._demanded)

@@ -27,20 +27,21 @@ T = TypeVar("T")
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a partial change, without fields that are None."""
+    """Returns the fields of a partial change except those with the value None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def require_existing(value: T | None, object_noun: str) -> T:
-    """Returns the value. Raises NotFound if the value is None."""
+    """Returns the value unchanged. Raises NotFound, which names the missing object, if the value is None."""
     if value is None:
         raise NotFound(f"There is no such {object_noun}.")
     return value
 
 
 async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields: Mapping[str, Any]) -> None:
-    """Raises NotFound if ``fields`` names a resource policy that does not exist. ``kind`` is the kind of the policy: of
-    users, of projects, or None for keypairs.
+    """Raises NotFound if the resource policy that ``fields`` names does not exist.
+
+    ``kind`` is the kind of the policy: of users, of projects, or None for keypairs.
     """
     name = fields.get("resource_policy")
     if name is None or (kind is not None and name == "default"):
@@ -51,8 +52,9 @@ async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields
 
 
 class IdentityService:
-    """Reads the users, keypairs, domains, groups and policies that the caller may see; for others,
-    NotFound is raised.
+    """Reads the users, keypairs, domains, groups and policies that the caller may see.
+
+    Raises NotFound for objects that the caller may not see.
     """
 
     def __init__(self, store: IdentityStore, sessions: SessionCounts, clock: Clock, id_generator: IdGenerator) -> None:
@@ -126,8 +128,9 @@ class IdentityService:
         return credentials
 
     async def find_key(self, access_key: str) -> SigningKey | None:
-        """Returns the key for checking a signature, or None for an unknown key. For None the check compares with a
-        dummy, to hide which keys exist.
+        """Returns the secret and the limits of a keypair for checking a signature, or None for an unknown access key.
+
+        For None the check compares with a dummy, to hide which keys exist.
         """
         credentials = await self.credentials(access_key)
         if credentials is None:
@@ -142,7 +145,7 @@ class IdentityService:
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Returns those of the access keys that may sign now, as read from the store."""
+        """Returns those of the given access keys that may sign requests now, as read from the store."""
         return await self._store.active_keys(access_keys)
 
     def invalidate(self, access_key: str) -> None:
@@ -154,7 +157,10 @@ class IdentityService:
         self._cache.clear()
 
     def touch(self, access_key: AccessKey) -> None:
-        """Counts one authenticated request of a keypair; last_used and num_queries are written later in batches."""
+        """Counts one authenticated request of a keypair in memory, and remembers its time as the last use.
+
+        :meth:`flush` writes last_used and num_queries later, in batches.
+        """
         _, count = self._used.get(access_key, (None, 0))
         self._used[access_key] = (self._clock.now(), count + 1)
 

@@ -67,7 +67,7 @@ class ProofSettings(Settings):
 
     @property
     def demanded_operations(self) -> frozenset[Operation]:
-        """The operations that take a proof."""
+        """Returns the operations that callers may do only with a recent proof of identity."""
         names = PROVABLE_OPERATIONS.keys() if "all" in self.operations else self.operations
         return frozenset(PROVABLE_OPERATIONS[name] for name in names)
 

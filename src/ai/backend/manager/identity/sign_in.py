@@ -45,7 +45,7 @@ class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectTicket:
-    """Holds the address where a browser signs in, and the sealed ``ticket`` that the browser must bring back."""
+    """Holds the URL at which a browser signs in, and the sealed ``ticket`` that the browser must bring back."""
 
     url: str
     ticket: str = field(repr=False)
@@ -53,8 +53,9 @@ class RedirectTicket:
 
 @dataclass(eq=False, slots=True)
 class SpentTokens:
-    """Records, for the time ``life``, which tokens of other sites have been used to sign in. The records are kept among
-    the calls that are done once.
+    """Records the tokens of other sites that have been used to sign in, for the time ``life``.
+
+    The records are kept in the store of answers to calls with a client token.
     """
 
     _calls: AnswerStore
@@ -62,8 +63,9 @@ class SpentTokens:
     life: timedelta
 
     async def spend(self, digest: str) -> bool:
-        """Records the use of a token, and returns False if the token was used before. Of two simultaneous uses, one
-        gets False.
+        """Records the use of a token. Returns True at the first use, and False if the token was used before.
+
+        Of two simultaneous uses, one gets False.
         """
         now = self._clock.now()
         earlier_call = await self._calls.begin(

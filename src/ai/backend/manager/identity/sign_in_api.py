@@ -33,7 +33,7 @@ class AuthorizeBody(Schema, frozen=True):
 
 
 class AuthorizeTokenBody(Schema, frozen=True):
-    """``token``: what another site of the organisation gave to the browser."""
+    """A sign-in by a token that another site of the organisation gave to the browser."""
 
     token: Annotated[str, Meta(min_length=1, max_length=8_192)]
     domain: LoginName | None = None
@@ -56,21 +56,27 @@ class SignUpBody(Schema, frozen=True):
 
 
 class VerifyEmailBody(Schema, frozen=True):
-    """The token that was sent to the address, and the password of the sign-up."""
+    """The token that was sent to the e-mail address of a new account, and the password given at its sign-up."""
 
     token: Annotated[str, Meta(max_length=4_096)]
     password: Password
 
 
 class BeginRedirectBody(Schema, frozen=True):
-    """``return_url``: where the browser comes back to; the provider and the plugin must know it."""
+    """The provider with which a browser signs in, and the URL to which the browser then comes back.
+
+    The provider and the plugin must know ``return_url``.
+    """
 
     provider: Name
     return_url: Annotated[str, Meta(max_length=2_048)]
 
 
 class FinishRedirectBody(Schema, frozen=True):
-    """``parameters``: the query of the URL at which the browser came back."""
+    """The provider, the ticket and the URL parameters with which a browser came back from a sign-in.
+
+    ``parameters`` is the query of the URL at which the browser came back.
+    """
 
     provider: Name
     ticket: Annotated[str, Meta(max_length=16_384)]
@@ -79,7 +85,10 @@ class FinishRedirectBody(Schema, frozen=True):
 
 
 class RegistrationBody(Schema, frozen=True):
-    """``registration_token``: ``data.two_factor_registration_token`` of the refused sign-in."""
+    """The token of a refused sign-in, with which a user registers one-time passwords during the sign-in.
+
+    It is ``data.two_factor_registration_token`` of the refusal.
+    """
 
     registration_token: Annotated[str, Meta(max_length=4_096)]
 
@@ -89,14 +98,14 @@ class ConfirmRegistrationBody(RegistrationBody, frozen=True):
 
 
 class RegisteredDevice(TypedDict):
-    """``totp_uri`` is what authenticator apps read as a QR code."""
+    """A new key for an authenticator app; ``totp_uri`` is the URI that such apps read as a QR code."""
 
     totp_key: str
     totp_uri: str
 
 
 class RegistrationCodes(TypedDict):
-    """Codes that are good once each; they are shown only now."""
+    """New recovery codes; each can be used once, and they are shown only in this reply."""
 
     recovery_codes: list[str]
 
@@ -151,8 +160,10 @@ class SignInApi:
 
     @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_SIGN_IN_PROBLEMS)
     async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
-        """Returns the main keypair of a user for an e-mail address and a password. Whoever has one-time passwords gives
-        one, or a recovery code, as ``otp``."""
+        """Returns the main keypair of a user for an e-mail address and a password.
+
+        A user who has one-time passwords gives one, or a recovery code, as ``otp``.
+        """
         body = call.body
         user, keypair = await self._sign_in.sign_in(
             body.username,
@@ -207,8 +218,10 @@ class SignInApi:
         problems=(Forbidden, NotFound, NotSupported),
     )
     async def sign_up(self, call: Call[SignUpBody]) -> SignedUp:
-        """Makes an account that waits for the token which is sent to its address. The answer is the same for an address
-        that has an account."""
+        """Makes a new account, which stays inactive until its user brings the token that is sent to the e-mail address.
+
+        The answer is the same for an address that has an account.
+        """
         body = call.body
         await self._sign_up.sign_up(
             body.email,
@@ -222,7 +235,7 @@ class SignInApi:
 
     @route("POST", "/auth/verify-email", body=VerifyEmailBody, auth=False, audited=True, problems=_SIGN_IN_PROBLEMS)
     async def verify_email(self, call: Call[VerifyEmailBody]) -> SignedUp:
-        """Activates the account of a token."""
+        """Activates a new account by the token that was sent to its e-mail address."""
         user = await self._sign_up.verify(call.body.token, call.body.password, address=call.address)
         return {"status": user.status.value}
 
@@ -255,7 +268,10 @@ class SignInApi:
 
     @route("POST", "/auth/redirect", body=BeginRedirectBody, auth=False, problems=(Forbidden, NotFound))
     async def begin_redirect(self, call: Call[BeginRedirectBody]) -> RedirectReply:
-        """Returns where a browser signs in, and a ticket, which only this browser may bring back."""
+        """Returns the URL at which a browser signs in with a provider, and a ticket for the way back.
+
+        Only the same browser may bring the ticket back.
+        """
         redirect = await self._sign_in.begin_redirect(call.body.provider, call.body.return_url)
         return {"url": redirect.url, "ticket": redirect.ticket}
 
@@ -268,7 +284,7 @@ class SignInApi:
         problems=(*_SIGN_IN_PROBLEMS, NotFound, Conflict),
     )
     async def finish_redirect(self, call: Call[FinishRedirectBody]) -> AuthorizeReply:
-        """Returns the main keypair of the user who came back from a service."""
+        """Returns the main keypair of a user whom a provider has signed in and whose browser was redirected back."""
         body = call.body
         user, keypair = await self._sign_in.finish_redirect(
             body.provider, body.ticket, body.parameters, address=call.address, domain_name=body.domain or None

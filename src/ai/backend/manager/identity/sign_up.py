@@ -95,7 +95,10 @@ class SignUpService:
         return activated_user
 
     async def _store_pending_account(self, request: SignUpRequest, password_hash: str) -> str:
-        """Returns the token of a new or renewed account, or an empty text if the address has an active account."""
+        """Stores or renews an account that waits for verification, and returns the token for its verification.
+
+        Returns an empty text if the e-mail address has an active account.
+        """
         user = await self._store.user(email=request.email)
         now = self._clock.now()
         if user is None:

@@ -31,8 +31,9 @@ class SiteUsers:
     _identity: IdentityService
 
     async def resolve(self, site_user: SiteUser) -> User:
-        """Returns the user who has the address of a site's user, in the projects that the plugin names. A missing
-        user is created if the plugin permits it.
+        """Returns the user with the e-mail address of a user of the site's directory or identity provider.
+
+        The user is put into the projects that the plugin names. A missing user is created if the plugin permits it.
 
         Raises:
             AuthenticationFailed: there is no active user, and none may be created.

@@ -64,7 +64,10 @@ _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
 
 
 def _select_signing_columns(*columns: Any) -> Select[Any]:
-    """Selects the columns that decide if a keypair may sign, and further columns."""
+    """Selects the state of keypairs, their users and their domains, which decides if a keypair may sign requests.
+
+    ``columns`` are selected in addition.
+    """
     keypair_columns, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
     query = select(
         keypair_columns.access_key,

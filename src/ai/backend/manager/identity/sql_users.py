@@ -29,7 +29,7 @@ KEYPAIR_QUERY = select(tables.keypairs, tables.users.c.email, tables.users.c.ful
 
 
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
-    """Builds users, with the groups of each user, from database rows."""
+    """Builds users from rows of the table of users, and reads the groups of each user."""
     membership_columns, group_columns = tables.memberships.c, tables.groups.c
     groups_by_user: dict[Any, list[GroupRef]] = {}
     if rows:
@@ -86,8 +86,11 @@ def _forget_oldest_passwords(s: Connection, user_id: UserId) -> None:
 
 
 class SqlUserStore:
-    """Implements :class:`ai.backend.manager.identity.store.UserStore`. ``on_removal`` is called with the kind (domain,
-    group, keypair) and the keys of what is deleted, in the transaction that deletes it."""
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`.
+
+    ``on_removal`` is called with the kind (domain, group, keypair) and the keys of what is deleted, in the transaction
+    that deletes it.
+    """
 
     def __init__(
         self, database: Database, sealer: Sealer | None = None, on_removal: RemovalStep = lambda s, kind, targets: None

@@ -122,7 +122,7 @@ class UserStore(Protocol):
         ...
 
     async def keys_of_deleted_users(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
-        """Returns those of the access keys whose user is deleted."""
+        """Returns those of the given access keys that belong to deleted users."""
         ...
 
     async def delete_group(self, group_id: GroupId) -> bool:
@@ -156,7 +156,10 @@ class IdentityStore(UserStore, Protocol):
     async def change_members(
         self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
     ) -> None:
-        """Adds members to a group and removes others; users who are already in or out of it are ignored."""
+        """Adds the users ``add`` to a group and removes the users ``remove`` from the group.
+
+        Users to add who are already members, and users to remove who are no members, are ignored.
+        """
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
         """Makes members of a group its administrators, or ordinary members again. Returns False, changing nothing, if
@@ -191,7 +194,7 @@ class IdentityStore(UserStore, Protocol):
     ) -> Page[User]: ...
     async def credentials(self, access_key: str) -> Credentials | None: ...
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Returns those of the access keys whose credentials are active."""
+        """Returns those of the given access keys that may sign requests now."""
         ...
 
     async def keypair(self, access_key: str) -> Keypair | None: ...
@@ -213,12 +216,16 @@ class AccountStore(Protocol):
     async def totp(self, user_id: UserId) -> TotpDevice | None: ...
 
     async def put_totp(self, user_id: UserId, device: TotpDevice) -> bool:
-        """Stores an inactive device and replaces an inactive one; returns False if the user has an active device."""
+        """Stores a new, inactive one-time password device of a user in the place of an earlier inactive device.
+
+        Returns False if the user has an active device.
+        """
         ...
 
     async def activate_totp(self, user_id: UserId, *, step: int, digests: Collection[str]) -> bool:
-        """Activates a device with recovery codes; ``step`` is the time step of its first accepted password. Returns
-        False if there is no inactive device.
+        """Activates the inactive one-time password device of a user and stores its recovery codes.
+
+        ``step`` is the time step of its first accepted password. Returns False if there is no inactive device.
         """
         ...
 
@@ -229,14 +236,16 @@ class AccountStore(Protocol):
     async def replace_recovery_codes(self, user_id: UserId, digests: Collection[str]) -> None: ...
 
     async def count_totp_try(self, user_id: UserId, *, now: datetime, limit: int, window: timedelta) -> bool:
-        """Counts an attempt as a failure. Returns False, and counts nothing, after ``limit`` failures within
-        ``window``.
+        """Counts an attempt to give a one-time password as a failure, until a right one resets the count.
+
+        Returns False, and counts nothing, after ``limit`` failures within ``window``.
         """
         ...
 
     async def spend_step(self, user_id: UserId, step: int) -> bool:
-        """Marks the password of a time step as used and resets the count of failures. Returns False if the password of
-        this or a later step was used before.
+        """Marks the one-time password of a time step as used, and resets the count of failures.
+
+        Returns False if the password of this or a later step was used before.
         """
         ...
 

@@ -14,8 +14,10 @@ from ai.backend.manager.identity.model import ALL_REGISTRIES
 
 
 class RegistryNames(JSONText):
-    """Converts a JSON list, or the text of a PostgreSQL array, as the manual's SQL writes it (spec 03-06:148). ``*`` in
-    it is every registry, as NULL; a text that is neither is no registry.
+    """Column type for names of image registries: a JSON list, or the text of a PostgreSQL array.
+
+    The manual's SQL writes the latter (spec 03-06:148). ``*`` in it is every registry, as NULL; a text that is neither
+    is no registry.
     """
 
     cache_ok = True

@@ -129,8 +129,9 @@ class TenantService:
         return changed_group
 
     async def find_user_ids(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
-        """Returns the ids of users of a group's domain by their addresses, for callers who may change the members.
-        Raises NotFound, which names the address.
+        """Returns the ids of the users with these e-mail addresses in the domain of a group.
+
+        Only callers who may change the members of the group may call it. Raises NotFound, which names the address.
         """
         group = await self._identity.group(caller, group_id)
         require(caller, Operation.CHANGE_MEMBERS, domain_name=group.domain_name, group_id=group_id)
@@ -144,7 +145,10 @@ class TenantService:
         return user_ids
 
     async def group_admins(self, group_id: GroupId) -> Sequence[UserId]:
-        """Returns the members who administrate a group, which the caller is known to see."""
+        """Returns the ids of the members who administrate a group.
+
+        The caller of the method has checked that the user may see the group.
+        """
         return await self._store.group_admins(group_id)
 
     async def _check_removed_admins(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
@@ -156,8 +160,10 @@ class TenantService:
             raise Forbidden("Administrators of a project are removed by those of the domain.")
 
     async def find_group_id(self, caller: Caller, name: str) -> GroupId:
-        """Returns the id of the group of a name, among groups that the caller may see. A group of the caller's domain
-        takes precedence. Raises NotFound, and InvalidInput if several other domains have one.
+        """Returns the id of the group with this name, among groups that the caller may see.
+
+        A group of the caller's domain takes precedence. Raises NotFound, and InvalidInput if several other domains have
+        one.
         """
         groups = await self._identity.groups(caller, name=name)
         preferred_groups = [group for group in groups if group.domain_name == caller.domain_name] or groups

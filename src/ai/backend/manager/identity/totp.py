@@ -37,8 +37,9 @@ _KEY_BYTES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDevice:
-    """Describes a new device, which the user must confirm with a one-time password. ``uri`` is what authenticator apps
-    read as a QR code.
+    """Holds the key of a new one-time password device, which the user must confirm with a one-time password.
+
+    ``uri`` is what authenticator apps read as a QR code.
     """
 
     key: str = field(repr=False)
@@ -90,7 +91,9 @@ class TotpService:
         return codes
 
     async def check(self, user: User, otp: str) -> None:
-        """Accepts a one-time password or a recovery code only once, if the user must give one.
+        """Raises AuthenticationFailed if a user with one-time passwords gives no valid, unused one as ``otp``.
+
+        A recovery code is accepted as well; each password or code is accepted only once.
 
         Raises:
             AuthenticationFailed: it is missing (``data.otp`` is ``missing``), wrong, or was used before.

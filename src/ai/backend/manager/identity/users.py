@@ -183,8 +183,9 @@ class UserService:
             await self.modify_user(caller, email, {"totp_activated": False}, address=address)
 
     async def _user(self, caller: Caller, email: str) -> User:
-        """Returns the user of an e-mail address, if the caller may see the user. Raises NotFound if the caller does not
-        see the user.
+        """Returns the user with this e-mail address, if the caller may change users and may see the user.
+
+        Raises NotFound if the caller does not see the user.
         """
         require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)

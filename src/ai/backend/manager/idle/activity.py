@@ -21,8 +21,9 @@ _FORGET_AFTER_S = 3600.0
 
 
 class ActivityTracker:
-    """Records each request to a session, and each piece of data of its terminals and tunnels, as the
-    user's activity.
+    """Records when the user of each session was last active.
+
+    Each request to a session, and each piece of data of its terminals and tunnels, counts as activity of the user.
     """
 
     def __init__(self, store: ActivityStore, clock: Clock) -> None:
@@ -45,7 +46,7 @@ class ActivityTracker:
         self._dirty.discard(session.id)
 
     async def load(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        """Returns the last activities of sessions, from this process or from the store, whichever are newer."""
+        """Returns the last activity of each session, as the store or this process has it, whichever is later."""
         activities = dict(await self._store.activities(session_ids))
         for session_id in session_ids:
             accessed_at = self._seen.get(session_id)

@@ -34,7 +34,7 @@ _ACTIVITY_SLACK_S = 2 * WRITE_INTERVAL_S
 
 
 class IdleCheckResult(msgspec.Struct, frozen=True):
-    """Holds the result of the evaluation of a session; ``usage`` is the measured usage, if there is one."""
+    """Holds the result of the idle checks of one session; ``usage`` is the measured usage, if there is one."""
 
     session: Session
     verdict: Verdict
@@ -96,12 +96,15 @@ class IdleService:
         return rules
 
     async def has_limits(self) -> bool:
-        """Returns True if the rules or any keypair's policy limit sessions."""
+        """Returns True if an idle rule, or the resource policy of any keypair, limits sessions.
+
+        A policy limits sessions by an idle timeout or a maximum lifetime.
+        """
         rules = await self.rules()
         return rules != Rules(faults=rules.faults) or any(map(_has_session_limits, await self.identities.policies()))
 
     async def _limits(self, access_keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
-        """Returns the limits of those keypairs that have limits."""
+        """Returns the limits of the sessions of each given keypair, without keypairs that have no limits."""
         policies = {policy.name: policy for policy in await self.identities.policies()}
         if rules == Rules(faults=rules.faults) and not any(map(_has_session_limits, policies.values())):
             return {}
@@ -116,8 +119,10 @@ class IdleService:
     async def evaluate(
         self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
     ) -> list[IdleCheckResult]:
-        """Evaluates the running sessions that have limits. ``windows`` is usage that is newer than what is stored;
-        ``measure`` adds the present usage."""
+        """Applies the idle rules to the running sessions that have limits, and returns a result for each of them.
+
+        ``windows`` is usage that is newer than what is stored; ``measure`` adds the present usage.
+        """
         running_sessions = [
             session for session in sessions if session.status in EVALUATED_STATUSES and session.started_at is not None
         ]
@@ -163,12 +168,14 @@ class IdleService:
         return window.add(measured_at, percents) if percents else window
 
     async def put_usage(self, windows: Mapping[SessionId, Window]) -> None:
-        """Stores the usage of sessions."""
+        """Stores the recent measurements of the utilization of sessions, which the idle rules use."""
         await self.activities.put_usage({session_id: window.to_json() for session_id, window in windows.items()})
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
-        """Returns, by session and checker, ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL
-        ``idle_checks``). Sessions without limits are left out.
+        """Returns the remaining time of each session before each idle check ends it (GraphQL ``idle_checks``).
+
+        The keys are the session and the checker; each report has ``remaining``, ``remaining_time_type`` and ``extra``.
+        Sessions without limits are left out.
         """
         return {
             result.session.id: {name: report.to_json() for name, report in result.verdict.reports.items()}

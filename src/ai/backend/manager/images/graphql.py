@@ -79,7 +79,10 @@ def image_view(image: Image, caller: Caller) -> View:
 
 
 def _slot_limits(image: Image) -> list[View]:
-    """Returns the minimum of each slot; there is no upper bound (spec 03-09, ResourceLimit)."""
+    """Returns the minimum of each slot that an image needs, as the GraphQL type ResourceLimit (spec 03-09).
+
+    There is no upper bound.
+    """
     return [{"key": name, "min": format_quantity(value), "max": "Infinity"} for name, value in image.min_slots.items()]
 
 

@@ -22,7 +22,7 @@ class ContainerRegistryType(StrEnum):
 
 
 class AutoPull(StrEnum):
-    """Names when an agent fetches the image of a session (``config/docker/image/auto_pull``)."""
+    """Names the condition under which an agent fetches an image (``config/docker/image/auto_pull``)."""
 
     DIGEST = "digest"
     """The image is fetched if the agent lacks it or has another digest than the last scan."""
@@ -85,8 +85,10 @@ class ImageAlias(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one step of a scan, which concerns one tag. ``total`` grows while tags are being listed. ``skipped`` is
-    the reason why an image cannot be used; ``failed`` why it could not be read, in which case its row stays.
+    """Describes the scan of one tag: the images of the tag, or the reason why there are none.
+
+    ``total`` grows while tags are being listed. ``skipped`` is the reason why an image cannot be used; ``failed`` why
+    it could not be read, in which case its row stays.
     """
 
     done: int

@@ -30,7 +30,10 @@ _PROGRESS_PERIOD_S = 0.25
 
 @dataclass(slots=True)
 class ScanOutcome:
-    """Counts the results of a scan, and keeps the problems with the first few tags of each kind."""
+    """Counts the images that a scan found, added and removed, and the tags that had problems.
+
+    Keeps the problems with the first few tags of each kind.
+    """
 
     images: int = 0
     new: int = 0

@@ -142,12 +142,12 @@ class ImageService(msgspec.Struct, frozen=True):
         return image
 
     async def images_of_reference(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
-        """Returns the images of registries that a reference names, and the alias of that name."""
+        """Returns the registered images that a reference names, and the alias of that name, if there is one."""
         alias = await self.store.alias(reference)
         return await self.store.lookup(reference), [alias] if alias is not None else []
 
     async def add_fetchable_images(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
-        """Returns the agents, with those of the named images added that an agent can fetch from a registry."""
+        """Returns the agents, each with those of the named images added that the agent can fetch from a registry."""
         fetching_agents = [agent for agent in agents if agent.can_fetch]
         if not fetching_agents or not names or await self.registries.auto_pull() is AutoPull.NONE:
             return list(agents)
@@ -216,7 +216,7 @@ class ImageService(msgspec.Struct, frozen=True):
 
 
 def _is_usable(image: Image, caller: Caller) -> bool:
-    """Returns True unless the image is a customized image of another user."""
+    """Returns True unless the image was committed from a session for the use of another user alone."""
     return image.labels.get(CUSTOMIZED_OWNER_LABEL) in (None, f"user:{caller.user_id}")
 
 
@@ -319,11 +319,11 @@ def _shortest_name(image: Image) -> str:
 
 
 def similar_names(reference: str, names: Sequence[str]) -> list[str]:
-    """Returns up to five names that are spelled like a reference, the most similar first, and shorter before longer
-    ones.
+    """Returns up to five names that are spelled like a reference, the most similar first.
 
-    A name counts as its part that is most like the reference: whole, without its path, or without path and tag. Of many
-    names those that have most characters in common with the reference are compared, so that the time stays bounded.
+    Of equally similar names, shorter ones come first. A name counts as its part that is most like the reference: whole,
+    without its path, or without path and tag. Of many names those that have most characters in common with the
+    reference are compared, so that the time stays bounded.
     """
     matcher = SequenceMatcher(autojunk=False)
     matcher.set_seq2(reference[:_MAX_COMPARED_CHARACTERS])

@@ -16,7 +16,10 @@ class ImageStore(Protocol):
         """Inserts or updates images, and returns the number of new images."""
 
     async def sweep(self, registry: str, *, before: datetime, kept_names: Collection[str] = ()) -> int:
-        """Deletes images last scanned before ``before``, except those of ``kept_names``, and returns their number."""
+        """Deletes a registry's images that no scan since ``before`` has reported; returns the number of deleted images.
+
+        Images of ``kept_names`` stay.
+        """
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
         """Returns all images, or the images of one registry, sorted by name and architecture."""

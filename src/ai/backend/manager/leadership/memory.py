@@ -37,7 +37,10 @@ class _LeaseRow:
 
 
 class MemoryLeaseStore:
-    """Implements :class:`ai.backend.manager.leadership.store.LeaseStore` on the clock ``now`` of all managers."""
+    """Stores leases in memory, by the clock ``now`` that all managers share.
+
+    Implements :class:`ai.backend.manager.leadership.store.LeaseStore`.
+    """
 
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self._now = now

@@ -55,7 +55,10 @@ class Leadership:
             await asyncio.sleep(min(self.ttl_s / (4 if self.leads else 8), self._remaining_s()))
 
     def _remaining_s(self) -> float:
-        """Returns the seconds for which the lease is certainly held, or its whole duration without a lease."""
+        """Returns the seconds for which this manager certainly still holds the lease.
+
+        Without a lease, returns the whole duration of a lease.
+        """
         return self.ttl_s if self._lease is None else max(0.0, self._until - self.clock.monotonic())
 
     async def stop(self) -> None:

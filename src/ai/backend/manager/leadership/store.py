@@ -9,7 +9,10 @@ import msgspec
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """Represents a lease that ``holder`` has until the lease expires. ``token`` grows whenever the holder changes."""
+    """Represents a named lease, which only ``holder`` has until the lease expires.
+
+    ``token`` grows whenever the holder changes.
+    """
 
     name: str
     holder: str
@@ -31,8 +34,9 @@ class LeaseStore(Protocol):
         ...
 
     def fenced(self, lease: Lease) -> AbstractContextManager[None]:
-        """Makes all writes to the same database within the block fail if the lease is lost. This includes writes of
-        tasks that are started within the block. A write raises Conflict and has no effect if the token of the lease
-        has changed.
+        """Makes the writes to the database within a ``with`` block fail if the lease was lost.
+
+        This includes writes of tasks that are started within the block. A write raises Conflict and has no effect if
+        the token of the lease has changed.
         """
         ...

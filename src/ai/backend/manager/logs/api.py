@@ -25,7 +25,10 @@ _REPORT_FIELDS = ("severity", "source", "message", "context_lang", "request_url"
 
 
 class ErrorBody(Schema, frozen=True):
-    """``context_env`` is an object, or that as JSON text. ``user`` is ignored: the caller is the reporter."""
+    """An error that a client reports, with its severity, source, message and context.
+
+    ``context_env`` is an object, or that as JSON text. ``user`` is ignored: the caller is the reporter.
+    """
 
     severity: Literal["critical", "error", "warning"]
     source: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -39,7 +42,10 @@ class ErrorBody(Schema, frozen=True):
 
 
 class ErrorsQuery(Schema, frozen=True):
-    """The published client writes ``True`` and ``False``."""
+    """Selects a page of reported errors, and says if the errors on the page are marked as read.
+
+    The published client writes ``True`` and ``False``.
+    """
 
     mark_read: Literal["True", "False", "true", "false", "1", "0"] = "false"
     page_no: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -143,7 +149,7 @@ def _error_view(error: StoredError) -> dict[str, Any]:
 
 
 class CallAudit:
-    """Records every API call that changes something in the audit trail."""
+    """Writes a record to the audit trail for every API call that changes something."""
 
     def __init__(self, audit: AuditService) -> None:
         self._audit = audit

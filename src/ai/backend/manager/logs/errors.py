@@ -23,7 +23,7 @@ class ErrorLogService:
         self._store = store
 
     async def report(self, report: ErrorReport) -> int:
-        """Stores an error report and returns its id. The oldest ones of its user make room for it."""
+        """Stores an error report and returns its id; the oldest reports of the same user beyond a limit are deleted."""
         return await self._store.add_error(report, max_count=MAX_REPORTS_PER_USER)
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:

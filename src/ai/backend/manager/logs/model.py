@@ -33,7 +33,10 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredError(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a reported error as it is stored. ``is_read``: an administrator or its user has marked it as read."""
+    """Describes a reported error as it is stored.
+
+    ``is_read`` is True if an administrator or the reporter has marked the error as read.
+    """
 
     id: int
     report: ErrorReport

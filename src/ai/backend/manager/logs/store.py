@@ -26,9 +26,7 @@ class ErrorLogStore(Protocol):
     """Stores reported errors."""
 
     async def add_error(self, report: ErrorReport, *, max_count: int) -> int:
-        """Stores an error report, deletes the user's reports beyond the newest ``max_count``, and returns the report's
-        id.
-        """
+        """Stores an error report and returns its id; keeps only the newest ``max_count`` reports of its user."""
         ...
 
     async def errors(

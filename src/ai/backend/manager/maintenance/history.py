@@ -83,8 +83,10 @@ class History(msgspec.Struct, frozen=True):
         return removed_counts
 
     async def _finish_batch(self) -> Mapping[str, int]:
-        """Completes a batch that was interrupted: deletes its rows from the database if its files were complete. An
-        incomplete batch is archived anew: its files lie under the name of its first row, and are replaced or removed.
+        """Completes a batch that was interrupted: deletes archived rows from the database, or archives the batch anew.
+
+        The rows are deleted if the files of the batch were complete. An incomplete batch is archived anew: its files
+        lie under the name of its first row, and are replaced or removed.
         """
         if self.archive is None:
             return {}
@@ -106,8 +108,9 @@ def _write_batch_note(folder: Path, batch_note: Mapping[str, Any]) -> None:
 
 
 def _read_batch_note(folder: Path) -> dict[str, Any] | None:
-    """Returns the stored note about a batch that was interrupted, or None. Raises InvalidInput for a note that is
-    damaged.
+    """Returns the note in the archive's folder about an interrupted batch, or None without such a note.
+
+    Raises InvalidInput for a note that is damaged.
     """
     path = folder / _UNFINISHED_BATCH_FILE
     try:

@@ -43,10 +43,10 @@ class RetentionSettings(Settings):
 
 
 class PastRecords(Protocol):
-    """Declares records of a feature that are kept as long as events."""
+    """Deletes old records of a feature, which the manager keeps as long as events."""
 
     async def purge(self, *, before: datetime) -> int:
-        """Deletes records that ended before a time, and returns the number of events."""
+        """Deletes the records of the feature that ended before a time, and returns the number of deleted events."""
         ...
 
 

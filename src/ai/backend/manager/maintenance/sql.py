@@ -33,7 +33,10 @@ _DEVICE_TABLE = identity_tables.totp_devices
 
 
 class FeatureSecrets(Protocol):
-    """Gives access to the secrets of a feature that ``maintenance`` cannot import, since it imports ``maintenance``."""
+    """Reads, encrypts and deletes the secrets in the tables of one feature.
+
+    ``maintenance`` cannot import such a feature, since the feature imports ``maintenance``.
+    """
 
     def sealed_texts(self, s: Connection) -> Iterable[str]:
         """Returns the encrypted texts in the tables of the feature."""
@@ -46,7 +49,7 @@ class FeatureSecrets(Protocol):
 
 
 async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequence[FeatureSecrets] = ()) -> set[str]:
-    """Returns the ids of keys that have sealed secrets, but that the sealer does not have."""
+    """Returns the ids of keys with which secrets in the database are encrypted, but that the sealer lacks."""
 
     def work(s: Connection) -> set[str]:
         sealed_texts = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]

@@ -116,8 +116,10 @@ def _record_keys(kind: HistoryKind, ids: Sequence[str]) -> Sequence[Any]:
 
 
 def _expired_sessions(before: datetime) -> Select[Any]:
-    """Selects the ids of the oldest sessions that ended before a time. The index of creations finds the oldest; those
-    that have not ended are few beside the ended ones.
+    """Selects the ids of the oldest sessions that ended before a time.
+
+    Sessions on which a live session depends, or whose array has sessions that had not ended by then, are left out. The
+    index of creations finds the oldest; those that have not ended are few beside the ended ones.
     """
     columns, other_columns = sessions.c, _OTHER_SESSIONS.c
     is_dependency_of_live = exists().where(

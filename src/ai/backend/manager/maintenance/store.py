@@ -24,16 +24,20 @@ class HistoryKind(StrEnum):
 
 
 class HistoryStore(Protocol):
-    """Reads and deletes history. An id is that of a session, an audit record or a span of a claim, as text."""
+    """Reads and deletes old sessions, audit records and claim periods in the database.
+
+    An id is that of a session, an audit record or a span of a claim, as text.
+    """
 
     @property
     def columns(self) -> Columns:
-        """Returns the columns of the tables in ``rows``, without columns that may hold secrets."""
+        """Returns the columns of the tables that :meth:`rows` reads, without columns that may hold secrets."""
         ...
 
     async def expired_ids(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
-        """Returns the ids of the oldest history that ended before a time. Sessions are left out on which a live session
-        depends, or whose array has live or younger sessions.
+        """Returns the ids of the oldest rows of a kind that ended before a time.
+
+        Sessions are left out on which a live session depends, or whose array has live or younger sessions.
         """
         ...
 

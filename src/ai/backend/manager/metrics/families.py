@@ -23,8 +23,9 @@ _MAX_LABEL_LENGTH = 256
 
 
 def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[MetricFamily]:
-    """Returns the valid families and samples of an agent, with the label ``agent`` added. Valid are names that are not
-    reserved, known labels, finite values, no duplicates, at most SAMPLES_LIMIT samples.
+    """Returns the valid metric families and samples that an agent has reported, each sample with the label ``agent``.
+
+    Valid are names that are not reserved, known labels, finite values, no duplicates, at most SAMPLES_LIMIT samples.
     """
     valid_families: list[MetricFamily] = []
     remaining_count = SAMPLES_LIMIT
@@ -56,7 +57,10 @@ def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[
 
 
 def merge_families(agent_families: Mapping[AgentId, Sequence[MetricFamily]]) -> list[MetricFamily]:
-    """Merges the metric families of several agents by name. Samples of another kind than the first are dropped."""
+    """Merges the metric families of several agents that have the same name.
+
+    Families whose kind differs from the kind of the first family of their name are dropped.
+    """
     merged_families: dict[str, MetricFamily] = {}
     for families in agent_families.values():
         for family in families:

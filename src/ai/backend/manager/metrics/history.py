@@ -30,8 +30,9 @@ _NO_VALUE = float("nan")
 
 
 class _Ring:
-    """Holds one value for each step, which is the last value that was reported in the step. Steps
-    without one are gaps.
+    """Holds the values of one metric over time: for each step, the last value that was reported in that step.
+
+    Steps without a value are gaps.
     """
 
     __slots__ = ("newest", "step_s", "steps", "values")
@@ -71,15 +72,16 @@ class _Ring:
 
 @dataclass(slots=True)
 class _SubjectHistory:
-    """Holds the series of one kernel or agent by the names of metrics."""
+    """Holds the values of the metrics of one kernel or agent, by the name of the metric and the span."""
 
     updated_s: float = 0.0
     series: dict[str, dict[Span, _Ring]] = field(default_factory=dict)
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the history of one kernel or agent. ``end_s`` is the end of the last step in seconds since the epoch; a
-    value is None where nothing was reported.
+    """Holds the values of all metrics of one kernel or agent, with one value for each step of ``step_s`` seconds.
+
+    ``end_s`` is the end of the last step in seconds since the epoch; a value is None where nothing was reported.
     """
 
     step_s: int
@@ -88,8 +90,10 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricHistory:
-    """Keeps the series of kernels and agents in at most ``max_bytes``. If there is no room, the series that was silent
-    for longest is dropped; if all series are in use, new ones are not kept.
+    """Keeps the recent values of the metrics of kernels and agents, in at most ``max_bytes`` of memory.
+
+    If there is no room, the series that was silent for longest is dropped; if all series are in use, new ones are not
+    kept.
     """
 
     def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
@@ -99,7 +103,10 @@ class MetricHistory:
         self._count = 0
 
     def put(self, subject_id: str, values: Mapping[str, float]) -> None:
-        """Records the present values of a kernel's or agent's metrics, by the name of the metric."""
+        """Records the present value of each metric of a kernel or agent.
+
+        ``values`` has the values by the names of the metrics.
+        """
         now_s = self._wall_clock()
         subject = self._subjects.pop(subject_id, None) or _SubjectHistory()
         for name, value in values.items():
@@ -137,7 +144,7 @@ class MetricHistory:
 
 
 def numbers_of(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yields the present values of metrics; metrics without a finite number are left out."""
+    """Yields the name and the current value of each metric; metrics without a finite number are left out."""
     for name, metric in metrics.items():
         try:
             value = float(metric["current"])

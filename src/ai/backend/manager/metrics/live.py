@@ -29,12 +29,18 @@ class StatisticsStore(Protocol):
     """Stores statistics together with the sessions that they describe."""
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
-        """Adds to the query counts of sessions, and replaces the last statistics of kernels."""
+        """Adds ``queries`` to the query counts of sessions, and stores ``stats`` as the latest of kernels.
+
+        The earlier statistics of these kernels are replaced.
+        """
         ...
 
 
 class LiveMetrics:
-    """Holds the latest statistics that agents reported. What :meth:`flush` has not written is lost with the process."""
+    """Holds the latest statistics that agents reported, in memory.
+
+    The statistics that :meth:`flush` has not written are lost with the process.
+    """
 
     def __init__(
         self,
@@ -52,8 +58,9 @@ class LiveMetrics:
         self._queries: dict[SessionId, int] = {}
 
     def put(self, report: StatReport, kernels: Mapping[str, KernelId]) -> None:
-        """Records a statistics report of an agent. ``kernels`` maps kernel ids as the report writes them to those of
-        the agent's kernels.
+        """Records the statistics that an agent has reported about its node, devices and kernels.
+
+        ``kernels`` maps kernel ids as the report writes them to those of the agent's kernels.
         """
         agent_id = AgentId(report.agent_id)
         self._nodes[agent_id] = _NodeStatistics(
@@ -84,7 +91,7 @@ class LiveMetrics:
         return node.live_stat if node is not None else None
 
     def history_of_kernel(self, kernel_id: KernelId, span: Span) -> Series:
-        """Returns the recent metrics of a kernel; those of an ended kernel stay until other series need the room."""
+        """Returns the recent metrics of a kernel. Metrics of an ended kernel stay until other series need the room."""
         return self._history.read(str(kernel_id), span)
 
     def history_of_agent(self, agent_id: AgentId, span: Span) -> Series:
@@ -92,7 +99,7 @@ class LiveMetrics:
         return self._history.read(f"agent {agent_id}", span)
 
     def queries_of(self, session_id: SessionId) -> int:
-        """Returns the number of queries of a session that have not been written yet."""
+        """Returns the number of queries of a session that are not yet in the database."""
         return self._queries.get(session_id, 0)
 
     def forget(self, kernel_ids: Iterable[KernelId]) -> None:

@@ -26,7 +26,7 @@ _WORKLOADS = "backendai_kernel_workload"
 
 
 class ReportsApi(msgspec.Struct, frozen=True):
-    """Reports on sessions, for those who see all agents."""
+    """The route that returns a report on one session, for callers who may see all agents."""
 
     reports: SessionReports
     owner_key = OwnerKey.NAMED
@@ -34,7 +34,7 @@ class ReportsApi(msgspec.Struct, frozen=True):
 
     @route("GET", "/session/{s}/report")
     async def report(self, call: Call) -> SessionReport:
-        """Returns all about a session: its life, decisions, errors, events, and the logs of its daemons."""
+        """Returns the report on a session: its statuses, decisions, errors, events, and the logs of its daemons."""
         return await self.reports.report_of(**session_of(call))
 
 

@@ -21,8 +21,11 @@ _UNKNOWN_USER = UserId(UUID(int=0))
 
 
 class AuditQueryFields(Schema, frozen=True):
-    """``before``: the id of the oldest record that is shown; ``text``: a part of an operation, or the id of an object
-    or a request; ``refused``: only what did not go well."""
+    """Selects records of the audit trail by user, text and outcome.
+
+    ``before``: the id of the oldest record that is shown; ``text``: a part of an operation, or the id of an object or a
+    request; ``refused``: only what did not go well.
+    """
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     before: Annotated[int, Meta(ge=1, lt=1 << 62)] | None = None
@@ -32,8 +35,11 @@ class AuditQueryFields(Schema, frozen=True):
 
 
 class AuditItem(TypedDict):
-    """``email`` is null for a caller who had not signed, or has been purged. ``outcome``: ``ok``, ``success``, or
-    the code of an error."""
+    """A record of the audit trail: an operation, its object, its caller and its outcome.
+
+    ``email`` is null for a caller who had not signed, or has been purged. ``outcome``: ``ok``, ``success``, or the code
+    of an error.
+    """
 
     id: int
     at: str
@@ -48,7 +54,7 @@ class AuditItem(TypedDict):
 
 
 class AuditPage(TypedDict):
-    """``has_more``: whether there are older records."""
+    """A page of the audit trail; ``has_more`` is true if there are older records."""
 
     items: list[AuditItem]
     has_more: bool

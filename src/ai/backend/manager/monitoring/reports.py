@@ -29,7 +29,7 @@ _AGENT_TIMEOUT_S = 5.0
 
 
 class ReportedStep(TypedDict):
-    """A status that the session has entered, or an event."""
+    """A status that the session has entered, or an event of the session, with its time and details."""
 
     at: str
     name: str
@@ -61,7 +61,10 @@ class ReportedLine(TypedDict):
 
 
 class SessionReport(TypedDict):
-    """All about one session. ``unreachable`` are its agents that did not return their logs."""
+    """The report on one session: its owner, status, history, kernels, errors and logs.
+
+    ``unreachable`` are its agents that did not return their logs.
+    """
 
     id: str
     name: str

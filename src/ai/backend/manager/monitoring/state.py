@@ -61,7 +61,7 @@ class InstallationState:
         }
 
     def families(self) -> Iterable[MetricFamily]:
-        """Returns the metrics that have labels, with the values of this process."""
+        """Returns the metrics that have labels, such as the live sessions by status, as this process counts them."""
         yield _metric_family(
             "sessions",
             "Live sessions by status.",

@@ -29,7 +29,7 @@ class TargetGroup(TypedDict):
 
 
 class Coordinators(Protocol):
-    """Reads the workers of app proxies from their coordinators."""
+    """Sends requests to the coordinators of app proxies, from which the workers are read."""
 
     async def call(
         self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None

@@ -36,7 +36,10 @@ def _field_value(item: object, name: str) -> Any:
 
 
 def _convert_operand(value: Any, operand: Any) -> Any:
-    """Converts the operand of a comparison to the type of the value, as the SQL store does."""
+    """Converts the operand of a filter to the type of the field's value: a time, a UUID or an enum member.
+
+    The SQL store does the same.
+    """
     try:
         if isinstance(value, datetime) and isinstance(operand, str):
             parsed_time = datetime.fromisoformat(operand)
@@ -98,7 +101,10 @@ def matches(item: object, filter_: Filter | None) -> bool:
 def select(
     items: Iterable[T], query: ListQuery, *, default_field: str = "created_at", descending: bool = True
 ) -> Page[T]:
-    """Returns the page of items that a query selects; the items must come in the order that breaks ties."""
+    """Returns the page of items that a query selects by its filter, order and position.
+
+    The items must come in the order that breaks ties.
+    """
     matching_items: Sequence[T] = [item for item in items if matches(item, query.filter)]
     matching_items = sorted(matching_items, key=lambda item: _field_value(item, default_field), reverse=descending)
     for order in reversed(query.order):

@@ -22,7 +22,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Junction(msgspec.Struct, frozen=True, kw_only=True):
-    """Combines conditions, of which all (``&``) or at least one (``|``) must hold."""
+    """Combines several conditions: all of them must hold (``&``), or at least one (``|``)."""
 
     kind: Literal["&", "|"]
     terms: tuple[Filter, ...]

@@ -64,7 +64,7 @@ def _parse_number(value: Scalar) -> int | float:
 
 
 def _is_structured(column: Column[Any]) -> bool:
-    """Returns True if a text column holds JSON, which is compared as text only."""
+    """Returns True if a column stores JSON as text; filters compare such columns as text only."""
     return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
@@ -114,9 +114,10 @@ def compile_filter(
     hidden: frozenset[str] = frozenset(),
     joined: Mapping[str, Column[Any]] = NO_COLUMNS,
 ) -> list[ColumnElement[bool]]:
-    """Returns the clauses of a WHERE for a filter; ``joined`` has fields that are columns of other tables of the query.
+    """Returns the clauses of a SQL WHERE for a filter of a list query.
 
-    Raises InvalidInput for an unknown or hidden field.
+    ``joined`` has fields that are columns of other tables of the query. Raises InvalidInput for an unknown or hidden
+    field.
     """
     if filter_ is None:
         return []

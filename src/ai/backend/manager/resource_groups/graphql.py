@@ -29,7 +29,10 @@ def _stored_values(props: View) -> View:
 
 
 def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) -> Beneficiary:
-    """Returns the receiver of access; the published client sends ``user_group`` as a UUID or as a string."""
+    """Returns the domain, group or keypair that the arguments of a mutation name, to get or lose a resource group.
+
+    The published client sends ``user_group`` as a UUID or as a string.
+    """
     if domain:
         return Beneficiary.domain(domain)
     if not user_group:

@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 @cache
 def load_order_plugin(name: str) -> Order | None:
-    """Returns the order of the plugin of this name, or logs the reason and returns None."""
+    """Returns the order of the ordering plugin with this name, or None if the plugin cannot be loaded.
+
+    A failure of an installed plugin is logged.
+    """
     try:
         return adapt_order(name, load_class(ENTRY_POINT_GROUP, name, AbstractOrder)())
     except InvalidInput:
@@ -32,8 +35,10 @@ def load_order_plugin(name: str) -> Order | None:
 
 
 def adapt_order(name: str, plugin: AbstractOrder) -> Order:
-    """Returns a plugin in the form of an order of the scheduler. If it fails, or names no session of the queue, this is
-    logged; sessions that it does not name follow, larger priorities and then older ones first.
+    """Returns an order of the scheduler that sorts the queue by an ordering plugin.
+
+    If the plugin fails, or names no session of the queue, this is logged; sessions that it does not name follow, larger
+    priorities and then older ones first.
     """
 
     def order(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:

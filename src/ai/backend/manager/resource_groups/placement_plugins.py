@@ -16,7 +16,10 @@ FALLBACK_PLACEMENT = "dispersed"
 
 @cache
 def load_placement_plugin(name: str) -> Placement | None:
-    """Returns the placement of the plugin of this name, or logs the reason and returns None."""
+    """Returns the placement of the placement plugin with this name, or None if the plugin cannot be loaded.
+
+    A failure of an installed plugin is logged.
+    """
     for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
             plugin = entry_point.load()()
@@ -30,8 +33,9 @@ def load_placement_plugin(name: str) -> Placement | None:
 
 
 def adapt_placement(name: str, plugin: PlacementPlugin) -> Placement:
-    """Returns a plugin in the form of a placement of the scheduler. If it fails or chooses no candidate, this is logged
-    and the fallback decides.
+    """Returns a placement of the scheduler that chooses agents by a placement plugin.
+
+    If the plugin fails or chooses no candidate, this is logged and the fallback decides.
     """
 
     def choose(index: AgentIndex, demand: Demand, agent_mask: int, rng: Rng) -> int:

@@ -73,8 +73,9 @@ class ResourceGroupService:
         access_key: str | None = None,
         is_active: bool | None = None,
     ) -> Sequence[ResourceGroup]:
-        """Returns the resource groups that are open to a domain, a group (id or name) or a keypair. Returns none if the
-        caller does not see the domain, group or keypair.
+        """Returns the resource groups that a domain, a group (id or name) or a keypair may use.
+
+        Returns none if the caller does not see the domain, group or keypair.
         """
         if domain_name is not None:
             if all(domain.name != domain_name for domain in await self.identity.domains(caller)):
@@ -154,7 +155,10 @@ class ResourceGroupService:
 
 
 def _check_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the checked fields to be stored, without None, and the scheduler in its canonical spelling."""
+    """Checks the fields of a new or changed resource group, and returns those to be stored.
+
+    None values are left out, and the scheduler gets its canonical spelling.
+    """
     fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("driver", DRIVERS[0]) not in DRIVERS:
         raise InvalidInput(f"driver is one of {', '.join(DRIVERS)}.", data={"driver": "unknown"})

@@ -10,7 +10,7 @@ from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 
 
 class ResourceGroupUse(Protocol):
-    """Reports which agents and sessions use a resource group."""
+    """Reports the living agents of a resource group, and the number of its live sessions."""
 
     async def living_agents(self, name: str) -> Sequence[AgentId]:
         """Returns the agents of a resource group that are alive."""

@@ -98,7 +98,7 @@ class GroupSlots(TypedDict):
 
 
 class PresetCheckReply(TypedDict):
-    """Presets, and the quotas of the keypair, the group and the domain."""
+    """The presets, each with a flag if it can be allocated now, and the quotas of the keypair, group and domain."""
 
     keypair_limits: Slots
     keypair_using: Slots

@@ -19,8 +19,10 @@ from ai.backend.manager.resources.service import ResourceService
 
 
 def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the changed fields of a preset; ``shared_memory`` is a size such as ``64m``, or bytes; 0 is none. Raises
-    InvalidInput, which names the field."""
+    """Returns the fields of a preset that the arguments of a mutation change.
+
+    ``shared_memory`` is a size such as ``64m``, or bytes; 0 is none. Raises InvalidInput, which names the field.
+    """
     values: dict[str, Any] = {}
     if props.get("resource_slots") is not None:
         slots = decode_json_text("resource_slots", props["resource_slots"])
@@ -38,7 +40,7 @@ def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _name_field_in_errors(field: str) -> Iterator[None]:
-    """Adds the field to the errors of quantities that the block raises."""
+    """Context manager that adds the name of a field to the InvalidQuantity errors of its block."""
     try:
         yield
     except InvalidQuantity as e:

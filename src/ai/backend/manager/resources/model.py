@@ -44,7 +44,7 @@ class ResourcePreset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaState(msgspec.Struct, frozen=True):
-    """A limit of slots and its usage; infinite amounts print as ``Infinity``."""
+    """Holds the limits of the slots of a quota and the amounts in use; infinite amounts print as ``Infinity``."""
 
     limits: ResourceSlot
     using: ResourceSlot
@@ -55,8 +55,11 @@ class QuotaState(msgspec.Struct, frozen=True):
 
 
 class PresetCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The quotas of a caller and which presets fit (spec 03-08, "check-presets"). ``quotas``: of the ``keypair``, the
-    ``group`` and the ``domain``. ``scaling_groups``: resource group -> (using, remaining)."""
+    """Holds the quotas of a caller, and for each preset if the preset fits now (spec 03-08, "check-presets").
+
+    ``quotas``: of the ``keypair``, the ``group`` and the ``domain``. ``scaling_groups``: resource group -> (using,
+    remaining).
+    """
 
     presets: Sequence[tuple[ResourcePreset, bool]]
     quotas: Mapping[str, QuotaState]

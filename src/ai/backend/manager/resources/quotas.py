@@ -42,7 +42,10 @@ def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> Re
 
 
 class QuotaUsage(msgspec.Struct, frozen=True):
-    """Computes the usage of quotas from the kernels in all resource groups, so that it always equals the real use."""
+    """Computes how much of each quota is in use, from the kernels in all resource groups.
+
+    So the usage always equals the real use.
+    """
 
     sessions: SessionStore
     identities: IdentityStore
@@ -50,8 +53,10 @@ class QuotaUsage(msgspec.Struct, frozen=True):
     async def quotas(
         self, pending_sessions: Sequence[Session], claimed_slots: Collection[str] = ()
     ) -> Mapping[str, Quota]:
-        """Returns the quotas that limit these sessions, by the names of :func:`quota_names`. Their
-        device claims request ``claimed_slots``."""
+        """Returns the quotas that limit the pending sessions, with their usage, by the names of :func:`quota_names`.
+
+        The device claims of the sessions request ``claimed_slots``.
+        """
         slots = {name for session in pending_sessions for kernel in session.kernels for name in kernel.requested_slots}
         slots.update(claimed_slots)
         quotas: dict[str, Quota] = {}

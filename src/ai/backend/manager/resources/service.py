@@ -31,7 +31,10 @@ from ai.backend.manager.sessions.store import SessionStore
 
 
 def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[OfferedVariant]:
-    """Returns the properties of healthy devices, ordered by namespace, feature and value."""
+    """Returns the variant properties of the healthy devices of agents, with the numbers of devices.
+
+    They are ordered by namespace, feature and value.
+    """
     match_modes: dict[tuple[str, str], VariantMatchMode] = {}
     counts_by_property: dict[VariantProperty, dict[ResourceGroupName, int]] = {}
     device_names: dict[VariantProperty, set[DeviceName]] = {}
@@ -60,8 +63,10 @@ def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[Offer
 
 
 def _slot_alternatives(preset: ResourcePreset, names: Collection[str], compiler: RequestCompiler) -> list[ResourceSlot]:
-    """Returns the known slots of a preset, once for each device request of the preset with the amounts
-    of the request.
+    """Returns the slots that a session of a preset may take, one alternative for each device request of the preset.
+
+    Each alternative has the known slots of the preset, with the amounts of the device request. Without device requests,
+    there is one alternative.
     """
     slots = ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
     amounts_of_requests = [compiler.compile(request_text).amounts for request_text in preset.device_requests]
@@ -69,7 +74,7 @@ def _slot_alternatives(preset: ResourcePreset, names: Collection[str], compiler:
 
 
 class ResourceService(msgspec.Struct, frozen=True):
-    """Returns the slots, variants and presets that users can request, and the unused part of their quotas."""
+    """Lists the slots, variants and presets that users can request, and computes what is left of their quotas."""
 
     agents: AgentStore
     sessions: SessionStore

@@ -26,7 +26,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 class NamedClaims(msgspec.Struct, frozen=True):
-    """Holds the claims that pending sessions name, and the live sessions that name these claims."""
+    """Holds the device claims that pending sessions name, and the live sessions that use these claims."""
 
     by_id: Mapping[UUID, Claim] = msgspec.field(default_factory=dict)
     users: Mapping[UUID, Sequence[ClaimUser]] = msgspec.field(default_factory=dict)
@@ -50,8 +50,9 @@ def add_claim(
     claims: NamedClaims,
     agents: Mapping[AgentId, core.AgentView],
 ) -> core.PendingSession:
-    """Returns a pending session whose first kernel also requests the slots of the session's device claim. If the claim
-    already has its devices, the session goes to their agent instead.
+    """Returns a pending session whose first kernel also requests the slots of the session's device claim.
+
+    If the claim already has its devices, the session goes to their agent instead.
     """
     if session.claim_id is None:
         return pending_session
@@ -112,8 +113,9 @@ def claim_problem(agent_id: AgentId, view: core.AgentView | None, devices: Devic
 def change_placed_claim(
     claim: Claim, placement: Placement, now: datetime
 ) -> tuple[ClaimChange | None, dict[KernelId, dict[str, Any]]]:
-    """Returns the change of a claim after its session was placed, and the devices and slots of each kernel. Each kernel
-    has its own devices and those of the claim, and only its own slots.
+    """Returns the change of a device claim after its session was placed, and each kernel's devices and slots.
+
+    Each kernel has its own devices and those of the claim, and only its own slots.
     """
     first_placement = placement.kernels[0]
     claimed_devices: Mapping[str, Mapping[str, str]]

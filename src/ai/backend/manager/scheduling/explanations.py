@@ -66,7 +66,10 @@ def message_of(reason: SkipReason, message: str, *, holder: Session | None) -> s
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ExplanationService:
-    """Explains requests and waiting sessions. Answers are at most a second old, and equal questions share one."""
+    """Explains if a requested session would start, and why sessions wait.
+
+    Answers are at most a second old, and equal questions share one.
+    """
 
     queues: QueueReader
     factory: SessionFactory
@@ -158,7 +161,7 @@ class ExplanationService:
         state: QueueState,
         count: int,
     ) -> list[NearestRequest]:
-        """Returns the proposals that would be accepted as requests and that the scheduler would start at once."""
+        """Returns those of the proposed smaller requests that are valid and that the scheduler would start at once."""
         nearest_requests: list[NearestRequest] = []
         for proposal in proposals:
             resources = proposal.slots.to_json()
@@ -267,7 +270,10 @@ class ExplanationService:
 
     @staticmethod
     def _session_in_front(caller: Caller, trial: Trial, state: QueueState) -> Session | None:
-        """Returns the session for which an agent is kept that the watched session needs, if the caller may see it."""
+        """Returns the first session that blocks the explained session, since an agent is kept free for it.
+
+        Returns None if there is no such session, or if the caller may not see it.
+        """
         reserved_agents = set(trial.exclusions.get(Exclusion.RESERVED, ()))
         for agent_id, session_id in trial.plan.reserved:
             holder = state.sessions.get(session_id)
@@ -276,7 +282,11 @@ class ExplanationService:
         return None
 
     async def _holders_on(self, caller: Caller, agents: Sequence[AgentId], requested: ResourceSlot) -> SessionCount:
-        """Returns the sessions that occupy requested slots on the first of these agents."""
+        """Returns the number of sessions that occupy the requested slots on the first agents of a list.
+
+        Names those of the sessions that the caller may see. Slots other than ``cpu`` and ``mem`` count, if any are
+        requested.
+        """
         sessions = self.queues.reader.sessions
         scarce_slots = [name for name in requested.nonzero() if name not in ("cpu", "mem")] or list(requested.nonzero())
         holdings = await sessions.held(list(agents[:_MAX_HOLDING_AGENTS]))
@@ -288,7 +298,7 @@ class ExplanationService:
         )
 
     async def _holders_of_key(self, caller: Caller, session: Session) -> SessionCount:
-        """Returns the live sessions of the owner that hold slots."""
+        """Returns the number of other live sessions of the same keypair that hold slots, and names some of them."""
         query = SessionQuery(limit=_MAX_LISTED_SESSIONS, access_key=session.access_key, statuses=LIVE_SESSION_STATUSES)
         page = await self.queues.reader.sessions.search(query)
         holding_sessions = [
@@ -300,7 +310,7 @@ class ExplanationService:
 
 
 def _copy_candidate(candidate: PendingSession, count: int) -> list[PendingSession]:
-    """Returns ``count`` equal sessions, of which the first is the candidate and the others have new ids."""
+    """Returns a list of ``count`` equal pending sessions: the candidate, and copies of it with new ids."""
     copied_sessions = [candidate]
     for _ in range(count - 1):
         kernels = tuple(replace(kernel, kernel_id=KernelId(uuid4())) for kernel in candidate.kernels)
@@ -313,7 +323,7 @@ def _total_slots(session: Session) -> ResourceSlot:
 
 
 class _Request(TypedDict):
-    """Holds the fields of an explanation that repeat the session or request that is explained."""
+    """Holds the resource group, the slots and the cluster size of the request or session that is explained."""
 
     resource_group: str
     requested: dict[str, str]
@@ -381,6 +391,6 @@ def _session_ref(session: Session) -> SessionRef:
 
 
 def _session_count(caller: Caller, sessions: Sequence[Session], *, total_count: int | None = None) -> SessionCount:
-    """Returns the number of sessions, and names the first sessions that the caller may see."""
+    """Returns the number of the sessions, with references to the first sessions that the caller may see."""
     visible_sessions = [_session_ref(session) for session in sessions if sees(caller, session)][:_MAX_LISTED_SESSIONS]
     return SessionCount(count=len(sessions) if total_count is None else total_count, visible=visible_sessions)

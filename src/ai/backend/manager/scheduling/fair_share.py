@@ -23,7 +23,10 @@ SAMPLE_INTERVAL_S = 60.0
 
 @dataclass(eq=False, repr=False)
 class FairShareAccounting:
-    """Accounts usage by samples; the current slots count for the whole time since the last sample."""
+    """Computes the recent usage of scopes for fair share from samples of the slots in use.
+
+    The current slots count for the whole time since the last sample.
+    """
 
     store: ShareStore
     sessions: SessionStore
@@ -35,7 +38,10 @@ class FairShareAccounting:
     async def decayed_usage(
         self, group: ResourceGroup, held_by_scope: Mapping[str, ResourceSlot], now: datetime
     ) -> Mapping[str, ResourceSlot]:
-        """Returns the decayed usage up to now; ``held_by_scope`` is what each scope occupies now."""
+        """Returns the recent usage of each scope in a resource group, in which older usage counts less.
+
+        ``held_by_scope`` is what each scope occupies now; it counts for the time since the last sample.
+        """
         last_sample = await self.store.history(group.name)
         if last_sample is None:
             return {}

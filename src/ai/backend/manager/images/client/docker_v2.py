@@ -53,7 +53,10 @@ class DockerTags(msgspec.Struct, frozen=True):
         )
 
     async def _repositories(self) -> list[str]:
-        """Returns the sorted repositories of the projects, or the projects themselves if the registry cannot list."""
+        """Returns the sorted names of the repositories that belong to the projects of the registry.
+
+        Returns the projects themselves if the registry cannot list its repositories.
+        """
         try:
             listed_names = await self._pages(f"/v2/_catalog?n={_PAGE_ITEMS}", "registry:catalog:*")
         except (NotFound, RegistryRefused):

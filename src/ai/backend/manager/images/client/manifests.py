@@ -129,8 +129,9 @@ def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
 
 
 class Tag(NamedTuple):
-    """Represents a tag of a registry; ``read`` fetches its images, of which there is one per architecture. Raises
-    UnreadableImage or BackendError.
+    """Represents a tag of a registry. ``read`` fetches the images of the tag, one for each architecture.
+
+    ``read`` raises UnreadableImage or BackendError.
     """
 
     name: str
