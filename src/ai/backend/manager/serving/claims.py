@@ -19,11 +19,12 @@ _LIVE_STATUSES = _TARGET_STATUSES | {ServedRevisionStatus.ACTIVE}
 
 
 class ClaimSharing(Protocol):
-    """Reports if several sessions may hold a device claim at once."""
+    """Finds out if several sessions may use a device claim at once."""
 
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
-        """Returns a slot of a claim that workloads cannot share on an agent of the claim's resource group. Returns None
-        if several sessions may use the claim at once. Raises NotFound.
+        """Returns a slot of a device claim that only one session may use at a time, or None if there is none.
+
+        Such a slot cannot be shared by workloads on an agent of the claim's resource group. Raises NotFound.
         """
 
 

@@ -70,8 +70,10 @@ _MAX_AT_ONCE = 16
 
 
 class ServingLoop(PeriodicLoop):
-    """Moves endpoints towards their requested state, step by step. Each step stores the next change of one endpoint,
-    then makes the world follow what is stored; whatever is done may be done again.
+    """Changes sessions, routes and probes of endpoints step by step until endpoints are as users requested.
+
+    Each step stores the next change of one endpoint, then makes the world follow what is stored; whatever is done may
+    be done again.
     """
 
     period_s = 1.0

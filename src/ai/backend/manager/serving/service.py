@@ -333,8 +333,10 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def promote(self, caller: Caller, ref: str) -> Service:
-        """Ends the present step of a canary, or the watch of a blue-green roll-out. Raises Conflict if there is no step
-        that can be ended."""
+        """Ends the present step of a canary roll-out, or the observation period of a blue-green roll-out.
+
+        Raises Conflict if there is no step that can be ended.
+        """
 
         def change(service: Service, now: datetime) -> ServingChange:
             rolling_statuses = ServedRevisionStatus.ROLLING_OUT
@@ -467,7 +469,10 @@ def event_of(
     reason: str | None = None,
     detail: str | None = None,
 ) -> ServingEvent:
-    """Returns an event with the status and reason of ``served``, or of the endpoint if ``served`` is None."""
+    """Builds an event of an endpoint's history, with the status and reason of a revision or replica.
+
+    They are those of ``served``, or of the endpoint if ``served`` is None.
+    """
     state = served or Served(endpoint.status, endpoint.reason)
     return ServingEvent(
         endpoint_id=endpoint.id,
