@@ -41,8 +41,10 @@ class ReplicaClaims(msgspec.Struct, frozen=True):
     async def check(
         self, endpoint: Endpoint, revisions: Iterable[Revision], old_service: Service | None = None
     ) -> None:
-        """Raises InvalidInput if several replicas of an endpoint would need one claim that only one session may use. An
-        endpoint that already did so before the change is accepted. Raises NotFound for a claim that does not exist.
+        """Raises InvalidInput if several replicas of an endpoint would need a claim that cannot be shared.
+
+        Only one session at a time may use such a claim. An endpoint that already did so before the change is
+        accepted. Raises NotFound for a claim that does not exist.
         """
         old_needs = (
             _claims_needed_at_once(old_service.endpoint, old_service.revisions)
@@ -98,5 +100,5 @@ def _claims_needed_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) ->
 
 
 def _is_in_turn(policy: RolloutPolicy) -> bool:
-    """Returns True if a roll-out ends a replica of the old revision before it starts one of the new revision."""
+    """Returns True if a roll-out policy ends an old replica before it starts a new one."""
     return policy.kind is RolloutKind.ROLLING and policy.max_surge == 0 and policy.max_unavailable > 0

@@ -334,8 +334,10 @@ class ServingLoop(PeriodicLoop):
         return outcomes
 
     def _sample(self, service: Service) -> Mapping[UUID, RevisionSample]:
-        """Returns the answers of the old and the new revision since the roll-out began, if a guard evaluates the
-        roll-out.
+        """Returns the answers of the old and the new revision since the roll-out began, by revision.
+
+        They are for the guard, which evaluates the roll-out. Returns nothing unless a revision is rolled out under a
+        policy with a guard.
         """
         target_revision = next(
             (each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None

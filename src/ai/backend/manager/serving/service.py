@@ -120,8 +120,10 @@ class ServingService:
         return service
 
     async def check(self, caller: Caller, request: CreateService) -> RevisionSpec:
-        """Checks a request as :meth:`create` does, without creating anything. Raises Conflict also for a name that the
-        owner has an endpoint of."""
+        """Checks a request for an endpoint as :meth:`create` does, and returns its revision; creates nothing.
+
+        Raises Conflict also if the owner already has an endpoint of this name.
+        """
         check_slug(request.name, what="name", min_length=4, max_length=48)
         self._check_replicas(request.replicas)
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)

@@ -25,8 +25,9 @@ _UNSUPPORTED_USER_KEYS = ("exec", "auth-provider", "username", "impersonate", "a
 
 @dataclass(eq=False)
 class Token:
-    """Holds a bearer token, either fixed or from a file that others rewrite. Reading a file of a few kilobytes does not
-    block.
+    """Holds a bearer token, either fixed or read from a file that other programs rewrite.
+
+    Reading a file of a few kilobytes does not block.
     """
 
     value: str = field(default="", repr=False)
