@@ -50,8 +50,11 @@ _REWORD_INTERVAL_S, _MAX_REWORDED = 10.0, 200
 
 @dataclass(slots=True)
 class GroupState:
-    """The state of a resource group between passes of the loop. The scheduler is updated from the store in each pass,
-    and compared with a new one in every hundredth."""
+    """The scheduler of one resource group, which the scheduling loop keeps in memory from one pass to the next.
+
+    Each pass updates the scheduler from the store. Every hundredth pass compares the scheduler with a newly built
+    one.
+    """
 
     node_classes: NodeClassCache
     last_agent: AgentId | None = None
@@ -204,7 +207,10 @@ class ScheduleLoop(PeriodicLoop):
         return replace(change, claim=claim_change) if change is not None else None
 
     async def _assign_networks(self, placement_changes: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
-        """Returns the changes with the networks that their sessions need, and skips of sessions that get none."""
+        """Assigns networks to the placed sessions that need one, and returns the changes and skips.
+
+        A session that needs a network but gets none is returned as a skip.
+        """
         if not any(needs_overlay(change.new) for change in placement_changes):
             return placement_changes, []
         agents = {agent.id: agent for agent in await self.agents.agents(scaling_group=group)}
@@ -242,8 +248,10 @@ class ScheduleLoop(PeriodicLoop):
     async def _store_explanations(
         self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime
     ) -> None:
-        """Stores why each session waits, if the reason has changed. If only the amounts in the text have changed, which
-        every end of a session causes, the text is stored less often and for a limited number of sessions.
+        """Stores the reason why each session waits with the session, if the reason has changed.
+
+        If only the amounts in the text have changed, which every end of a session causes, the text is stored less
+        often and for a limited number of sessions.
         """
         changes: list[Change] = []
         reworded_count = 0

@@ -15,7 +15,7 @@ Remedy = Literal["time", "others", "change"]
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that counts a request: of a keypair, group or domain, on one slot."""
+    """The limit of a keypair, group or domain on one slot, with the amounts that are used and requested."""
 
     scope: str
     slot: str
@@ -35,14 +35,17 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts sessions, and lists the first of them that the caller may see."""
+    """A number of sessions, with the first of these sessions that the caller may see."""
 
     count: int = 0
     visible: list[SessionRef] = []
 
 
 class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents that are excluded for one reason; ``agents`` only for callers who may see agents."""
+    """The number of agents that cannot take a session, for one reason.
+
+    ``agents`` names the agents, only for callers who may see agents.
+    """
 
     reason: str
     count: int
@@ -50,10 +53,11 @@ class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts the agents of a resource group, and those that could take the session now; says why the others cannot.
+    """Counts the agents of a resource group that could take a session now, and those that could not, by reason.
 
-    ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its largest
-    kernel. ``largest_free``: the most of each slot that one agent has free and does not keep for another session.
+    ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its
+    largest kernel. ``largest_free``: the most of each slot that one agent has free and does not keep for another
+    session.
     """
 
     total: int = 0
@@ -64,8 +68,10 @@ class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that would start now: the slots of each kernel, and the number of kernels. ``device_requests`` take the
-    place of those of the request, if there are any."""
+    """A changed request that would start now: the slots of each kernel, and the number of kernels.
+
+    ``device_requests`` replace the device requests of the original request, if there are any.
+    """
 
     resources: Slots
     cluster_size: int
@@ -73,8 +79,11 @@ class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that no session gets now, or only sessions that tolerate its taint. ``reason``: a failure, a cordon
-    with its reason, an operation that is under way, or the taint. ``agent`` is empty for who does not see agents."""
+    """A device that is given to no session now, or only to sessions that tolerate the device's taint.
+
+    ``reason``: a failure, a cordon with its reason, an operation that is under way, or the taint. ``agent`` is empty
+    for a caller who does not see agents.
+    """
 
     agent: str
     device_name: str
@@ -148,8 +157,11 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue of a resource group. ``items`` are the sessions that the caller may see, ``total_count`` their number;
-    ``waiting`` is the number of all. ``reasons`` counts all by reason."""
+    """The waiting sessions of a resource group that the caller may see, with counts of all waiting sessions.
+
+    ``items`` are sessions that the caller may see, ``total_count`` is their number; ``waiting`` is the number of all
+    waiting sessions, and ``reasons`` counts all of them by reason.
+    """
 
     resource_group: str
     order: str
@@ -196,7 +208,7 @@ class SharesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
-    """A pass that changed nothing: how many sessions it would place and why the others wait."""
+    """The result of a scheduling pass that was only computed: how many sessions it would place, and why others wait."""
 
     order: str
     placement: str
@@ -207,7 +219,10 @@ class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting session in both passes: ``placed``, or the reason why it waits."""
+    """A waiting session, with its outcome under the present policy and its outcome under another policy.
+
+    Each outcome is ``placed``, or the reason why the session waits.
+    """
 
     id: str
     name: str
@@ -216,7 +231,10 @@ class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
-    """The next pass by the present policy and by another; ``items`` begin with the sessions that differ."""
+    """Compares the next scheduling pass under the present policy with the same pass under another policy.
+
+    ``items`` begin with the sessions whose outcomes differ.
+    """
 
     resource_group: str
     at: str

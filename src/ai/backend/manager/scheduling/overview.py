@@ -82,8 +82,10 @@ class SchedulingOverview:
         )
 
     async def shares(self, caller: Caller, group_name: str) -> SharesView:
-        """Returns the shares of the caller's domain, projects and user, or of all scopes that the caller's role may
-        see. Raises NotFound: the resource group is not open to the caller.
+        """Returns the fair shares in a resource group of the domains, projects and users that the caller may see.
+
+        These are the caller's domain, projects and user, or all scopes that the caller's role may see. Raises
+        NotFound: the resource group is not open to the caller.
         """
         group = await self._open_group(caller, group_name)
         used_lately, now_occupied, capacity, names = await self._usage_of(group)
@@ -130,7 +132,10 @@ class SchedulingOverview:
         return group
 
     async def _usage_of(self, group: ResourceGroup) -> _Usage:
-        """Returns the decayed and the present use of every scope, the capacity, and names of scopes."""
+        """Returns the recent and the present use of slots by each scope of a resource group, with its capacity.
+
+        The recent use is decayed. The names of the scopes are returned as well.
+        """
         read_at, usage = self._usage.get(group.name, (float("-inf"), None))
         if usage is not None and self.clock.monotonic() - read_at < _USAGE_CACHE_S:
             return usage
@@ -196,8 +201,9 @@ def _own_scopes(caller: Caller, projects: Iterable[str]) -> list[str]:
 
 
 def _sees_scope(caller: Caller, scope: str, own_projects: set[str]) -> bool:
-    """Returns True if the caller may see the share of a scope. Callers see their own scopes, and scopes whose usage
-    reports they may see.
+    """Returns True if the caller may see the fair share of a scope (a domain, project or user).
+
+    Callers see their own scopes, and scopes whose usage reports they may see.
     """
     domain, _, project_and_user = scope.partition("/")
     project, _, user = project_and_user.partition("/")

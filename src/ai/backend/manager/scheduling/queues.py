@@ -31,8 +31,9 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(eq=False, repr=False)
 class QueueState:
-    """Holds the scheduler's input of a resource group as it was read, with the waiting sessions. Sessions that wait
-    before another attempt are not in ``snapshot``, as in the passes of the loop.
+    """Holds the scheduler's input of one resource group as it was last read, with the waiting sessions.
+
+    Sessions that wait before another attempt are not in ``snapshot``, as in the passes of the loop.
     """
 
     name: str
@@ -48,8 +49,9 @@ class QueueState:
     """The result of a pass over the queue without other sessions."""
 
     def run(self, tried_sessions: Sequence[PendingSession] = (), quotas: Mapping[str, Quota] | None = None) -> Trial:
-        """Returns the result of a pass in which ``tried_sessions`` wait at the end of the queue. ``quotas`` are the
-        quotas that count these sessions.
+        """Returns the result of a trial pass in which ``tried_sessions`` are added to the end of the queue.
+
+        ``quotas`` are the quotas that count these sessions.
         """
         assert self.snapshot is not None
         snapshot = self.snapshot
@@ -83,7 +85,10 @@ class QueueState:
 
 
 def _merge_quotas(quotas: Mapping[str, Quota], other_quotas: Mapping[str, Quota]) -> dict[str, Quota]:
-    """Returns the quotas of both maps; a quota in both gets the limits of both, since each covers other slots."""
+    """Returns the quotas of both maps; a quota that is in both maps gets the limits of both.
+
+    The limits of one quota do not conflict, since each map has the limits of other slots.
+    """
     merged_quotas = dict(quotas)
     for name, quota in other_quotas.items():
         known_quota = merged_quotas.get(name)
@@ -107,7 +112,11 @@ class QueueReader:
     _node_classes: NodeClassCache = field(default_factory=NodeClassCache, init=False)
 
     async def state(self, group: str, *, images: frozenset[str] = frozenset(), force_read: bool = False) -> QueueState:
-        """Returns the state of an existing resource group for requests of these images, read anew if ``force_read``."""
+        """Returns the queue state of an existing resource group, read anew if it is old or ``force_read`` is True.
+
+        The state counts agents that may fetch one of ``images``, and is read anew if it was read without one of
+        these.
+        """
         state = self._states.get(group)
         if state is None:
             state = self._states[group] = QueueState(group, TrialScheduler(self._node_classes))
@@ -131,7 +140,7 @@ class QueueReader:
         state.whole = None
 
     async def quotas_of(self, session: Session) -> Mapping[str, Quota]:
-        """Returns the quotas that count a session."""
+        """Returns the quotas against which a session counts, by their names."""
         claims = await self.reader.named_claims([session])
         return await self.reader.quotas.quotas([session], claims.slots_of([session]))
 

@@ -35,8 +35,9 @@ _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """Returns the scheduling policy of a resource group, with the default for each unknown word in its options. An
-    order or placement that is not built in is the name of a plugin.
+    """Returns the scheduling policy (order, placement, preemption) that the options of a resource group set.
+
+    An order or placement that is not built in is the name of a plugin; a name that is unknown gets the default.
     """
     if group is None:
         return Policy()
@@ -84,8 +85,10 @@ class SnapshotReader:
         images: Sequence[str] = (),
         claims: NamedClaims | None = None,
     ) -> tuple[Snapshot, Policy]:
-        """Returns the scheduler's input for a resource group with these pending sessions, and the group's policy.
-        ``images``: others that agents may fetch. ``claims``: those that the sessions name, as they were read before."""
+        """Reads the scheduler's input for a resource group with the given pending sessions, and its policy.
+
+        ``images``: others that agents may fetch. ``claims``: those that the sessions name, as they were read before.
+        """
         agents = await self.agents.agents(scaling_group=name)
         if self.images is not None:
             names = {kernel.image for session in sessions for kernel in session.kernels}

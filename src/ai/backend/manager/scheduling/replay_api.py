@@ -19,7 +19,10 @@ class DumpQuery(Schema, frozen=True):
 
 
 class ReplayQuery(Schema, frozen=True):
-    """``order`` and ``placement`` are those of the resource group where they are not given."""
+    """The query of a replay: the resource group, and the other policy as ``order`` and ``placement``.
+
+    ``order`` and ``placement`` are those of the resource group where they are not given.
+    """
 
     scaling_group: Name
     order: Name | None = None

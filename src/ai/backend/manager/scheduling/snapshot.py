@@ -27,8 +27,9 @@ NO_CLAIMS = NamedClaims()
 
 
 def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capabilities.DeviceReader) -> core.AgentView:
-    """Converts an agent to the form that the scheduler takes. Slots of healthy devices that the agent does not offer
-    are reserved.
+    """Converts an agent to the form that the scheduler takes.
+
+    Slots of healthy devices that the agent does not offer are reserved.
     """
     plugins = devices.plugins_of(agent)
     healthy_amounts: dict[str, Decimal] = {}
@@ -75,7 +76,10 @@ def scope_of(session: Session) -> tuple[str, str, str]:
 def scopes_and_slots(
     holdings: Iterable[KernelOccupancy], owners: Mapping[SessionId, Session]
 ) -> list[tuple[tuple[str, str, str], ResourceSlot]]:
-    """Returns the scope and slots of each kernel and device claim, without kernels whose session is unknown."""
+    """Returns the scope and the slots of each kernel and device claim in ``holdings``.
+
+    Kernels whose session is unknown are left out.
+    """
     scopes = {session_id: scope_of(session) for session_id, session in owners.items()}
     return [
         (scope, holding.slots)
@@ -87,9 +91,11 @@ def scopes_and_slots(
 def running_sessions(
     sessions: Iterable[Session], *, since: datetime, preemption: Preemption
 ) -> tuple[core.RunningSession, ...]:
-    """Returns the sessions that occupy slots, for preemption. A session may be preempted if it has run since ``since``
-    or longer, unless its resource options say ``preemptible: false``. Only a batch session can start over; see
-    :class:`Preemption`."""
+    """Converts sessions that occupy slots to the scheduler's form, marking the sessions that may be preempted.
+
+    A session may be preempted if it has run since ``since`` or longer, unless its resource options say ``preemptible:
+    false``. Only a batch session can start over; see :class:`Preemption`.
+    """
     default_restartable = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         core.RunningSession(
@@ -171,8 +177,10 @@ def build_snapshot(
     devices: capabilities.DeviceReader,
     claims: NamedClaims = NO_CLAIMS,
 ) -> core.Snapshot:
-    """Returns a resource group for the scheduler. ``quotas``: those with limits, by
-    :func:`ai.backend.manager.resources.quotas.quota_names`."""
+    """Builds the scheduler's input for a resource group from its stored agents, sessions, claims and quotas.
+
+    ``quotas``: those with limits, by :func:`ai.backend.manager.resources.quotas.quota_names`.
+    """
     holdings_by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
         holdings_by_agent.setdefault(holding.agent, []).append(holding)

@@ -14,9 +14,11 @@ from ai.backend.common.slots import ResourceSlot
 
 
 class ShareHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The recent usage of a resource group. ``used``: scope (``domain``, ``domain/project``, ``domain/project/user``)
-    -> the decayed average of its slots as of ``at``, see
-    :func:`ai.backend.core.scheduling.ordering.fair_share.decay_averages`."""
+    """The decayed usage of each domain, project and user in a resource group, for fair share.
+
+    ``used``: scope (``domain``, ``domain/project``, ``domain/project/user``) -> the decayed average of its slots as
+    of ``at``, see :func:`ai.backend.core.scheduling.ordering.fair_share.decay_averages`.
+    """
 
     used: Mapping[str, ResourceSlot]
     at: datetime

@@ -18,8 +18,10 @@ _SEALING_LOCATION = f"{_REGISTRIES_PREFIX}:password"
 
 
 class SealedConfigStore:
-    """Seals the passwords of container registries in a configuration store. If ``opens`` is True, reads return the
-    opened passwords. Values that are sealed already are written as they are, so that a backup can be restored.
+    """A configuration store that seals the passwords of container registries before it writes them.
+
+    If ``opens`` is True, reads return the opened passwords. Values that are sealed already are written as they are,
+    so that a backup can be restored.
     """
 
     def __init__(self, inner: ConfigStore, sealer: Sealer, *, opens: bool) -> None:
@@ -75,6 +77,7 @@ async def _registry_passwords(store: ConfigStore) -> dict[str, str]:
 
 async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
     """Seals registry passwords that are plain or sealed with older keys, and returns the number of these passwords.
+
     Raises InvalidInput, changing nothing, if a key is missing.
     """
     if not sealer.is_on:
@@ -101,7 +104,7 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
 
 
 async def forget_lost(store: ConfigStore, sealer: Sealer) -> int:
-    """Deletes the texts of registry passwords whose sealing key is missing, and returns their number."""
+    """Empties the registry passwords whose sealing key is missing, and returns the number of these passwords."""
     lost_passwords = {
         key: ""
         for key, password in (await _registry_passwords(store)).items()

@@ -38,8 +38,9 @@ _KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy 
 
 @dataclass(frozen=True, slots=True)
 class SealingKey:
-    """Holds a key of 32 bytes with which secrets are sealed. Its ``id`` is stored with each secret that it sealed, and
-    does not reveal the key.
+    """Holds a key of 32 bytes with which secrets are sealed.
+
+    Its ``id`` is stored with each secret that it sealed, and does not reveal the key.
     """
 
     secret: bytes = field(repr=False)
@@ -113,12 +114,19 @@ class Sealer:
         return self._newest.id if self._newest is not None else ""
 
     def derive(self, purpose: bytes, key_id: str) -> bytes:
-        """Derives 32 bytes from the key ``key_id``, or from the newest key, or from a random key of this process."""
+        """Derives 32 bytes for one purpose from the sealing key ``key_id``, or else from another key.
+
+        If ``key_id`` is empty or its key is missing, the newest key serves; without any key, a random key of this
+        process.
+        """
         key = self._find_key(key_id) if key_id else None
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
     def seal(self, secret: str, location: str) -> str:
-        """Encrypts a secret for one place (table, column, row): it opens there only, so rows cannot be swapped."""
+        """Encrypts a secret so that it can be opened only at its own location (table, column, row).
+
+        Thus the secrets of two rows cannot be swapped. Without a key the secret is returned unchanged.
+        """
         key = self._newest
         if key is None:
             return secret
@@ -127,8 +135,9 @@ class Sealer:
         return f"{CIPHER_PREFIX}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
     def open(self, stored_text: str, location: str) -> str:
-        """Decrypts a stored secret, and returns plain text unchanged. Raises InternalError if its key is missing, or it
-        was changed, or sealed for another place.
+        """Decrypts a sealed secret; a stored text that is not sealed is returned unchanged.
+
+        Raises InternalError if the key is missing, if the text was changed, or if it was sealed for another location.
         """
         key_id_and_text = _parse_sealed(stored_text)
         if key_id_and_text is None:
@@ -145,9 +154,10 @@ class Sealer:
             raise InternalError("A sealed secret was damaged, or moved to another place.") from None
 
     def keyed_digests(self, text: str, location: str) -> list[str]:
-        """Returns digests that recognize a text, but with which nobody can test a guess without the keys.
+        """Returns a digest (HMAC) of a text under each sealing key, newest first, and last the text itself.
 
-        There is one under each key, newest first. The last is the text itself, as it is stored without a key.
+        Digests recognize the text, but nobody can test a guess without the keys. The text itself is as it is stored
+        without a key.
         """
         message = f"{location}\0{text}".encode()
         digests = [hmac.digest(key.derive(b"mark"), message, "sha256").hex() for key in self._keys.values()]
@@ -163,13 +173,17 @@ class Sealer:
         return self._newest is None or stored_text.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
 
     def missing_key_id(self, stored_text: str) -> str | None:
-        """Returns the id of the key that sealed a text, if this sealer does not have the key."""
+        """Returns the id of the key that sealed a stored text, if the key is missing; otherwise None.
+
+        The result is None also for plain text.
+        """
         key_id_and_text = _parse_sealed(stored_text)
         return key_id_and_text[0] if key_id_and_text is not None and key_id_and_text[0] not in self._keys else None
 
     def _find_key(self, key_id: str) -> SealingKey | None:
-        """Returns the key of an id; the key file is read again once for a missing key, and whenever the
-        file changes.
+        """Returns the sealing key with the given id, or None if the key file does not have the key.
+
+        The key file is read again once for a missing key, and whenever the file changes.
         """
         if key_id not in self._keys:
             _ = self._newest
@@ -189,8 +203,9 @@ def _parse_sealed(stored_text: str) -> tuple[str, str] | None:
 
 
 def _cipher(key: SealingKey, location: str) -> AESGCM:
-    """Returns the cipher that seals the secrets of one place. Random nonces allow 2**32 secrets a key, so each place
-    has its own.
+    """Returns the cipher that seals the secrets of one location, with a key derived for this location.
+
+    Random nonces allow 2**32 secrets a key, so each location has its own.
     """
     return AESGCM(key.derive(b"seal " + location.encode()))
 
@@ -236,8 +251,9 @@ def open_credentials(sealer: Sealer, registry_id: UUID, sealed_values: Mapping[s
 
 
 def seal_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
-    """Seals the values of environment variables, each for the name of its variable. The sealed values of an endpoint
-    can thus be copied to the sessions of its replicas.
+    """Seals the value of each environment variable, so that it can be opened only under the name of the variable.
+
+    The sealed values of an endpoint can thus be copied to the sessions of its replicas.
     """
     return {name: sealer.seal(text, f"{_ENVIRON_LOCATION}:{name}") for name, text in environ.items()}
 
@@ -286,8 +302,10 @@ def load_or_make_keys(path: Path) -> list[SealingKey]:
 
 
 def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
-    """Adds a new key before the existing keys, which still open secrets. A standby key is added after them, and opens
-    what other managers seal with it. Raises as :func:`read_keys`.
+    """Adds a new key to the key file: first, so that it seals new secrets, or last if it is a standby key.
+
+    The existing keys still open secrets. A standby key opens what other managers seal with it. Raises as
+    :func:`read_keys`.
     """
     key, existing_keys = new_key(), read_keys(path) if path.exists() else []
     _write_keys(path, [*existing_keys, key] if is_standby else [key, *existing_keys], replace=True)
@@ -295,8 +313,9 @@ def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
 
 
 def move_to_front(path: Path, key_id: str) -> None:
-    """Moves the key ``key_id`` to the front of the key file, so that it seals new secrets. Raises InvalidInput if the
-    file does not have it, and as :func:`read_keys`.
+    """Moves the key ``key_id`` to the front of the key file, so that it seals new secrets.
+
+    Raises InvalidInput if the file does not have it, and as :func:`read_keys`.
     """
     keys = read_keys(path)
     if key_id not in {key.id for key in keys}:

@@ -122,7 +122,10 @@ def _service_view(service: OfferedService) -> dict[str, Any]:
 
 
 def _offered_fields(state: ServiceState) -> dict[str, Any]:
-    """Returns the fields of a service whose presence clients check (wire contract 2.1), without empty ones."""
+    """Returns the URL template and the allowed arguments and variables of a service, without empty ones.
+
+    Clients check if these fields are present (wire contract 2.1).
+    """
     view = {
         "url_template": state.url_template,
         "allowed_arguments": state.allowed_arguments,
@@ -132,7 +135,10 @@ def _offered_fields(state: ServiceState) -> dict[str, Any]:
 
 
 def request_of(app: str, port: int | None, envs: _JsonTable, arguments: _JsonTable) -> ServiceRequest:
-    """Returns a request for a service. Raises InvalidInput, which names the field."""
+    """Builds a service request from the name, port, variables and arguments that a client sent.
+
+    Raises InvalidInput, which names the field.
+    """
     return ServiceRequest(
         app=app,
         port=port,

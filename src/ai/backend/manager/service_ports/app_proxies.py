@@ -37,7 +37,10 @@ def coordinator_of(group: ResourceGroup | None) -> CoordinatorAddress | None:
 
 
 class AppProxies:
-    """Opens routes to services, through which workers of app proxies reach them."""
+    """Gives browsers access to services of sessions through the app proxy of the session's resource group.
+
+    It opens a route at the agent, by which the workers of the app proxy reach the service.
+    """
 
     def __init__(self, resource_groups: ResourceGroupStore, coordinators: CoordinatorGateway) -> None:
         self._resource_groups = resource_groups
@@ -45,10 +48,10 @@ class AppProxies:
         self._authorities: dict[CoordinatorAddress, str] = {}
 
     async def permit(self, session: Session, agent: AgentCommands, app: str, port: int) -> AppAccess | None:
-        """Returns a token with which a browser reaches a port of the service ``app``. Returns None if the resource
-        group has no app proxy.
+        """Opens a route to a port of the service ``app`` and returns a token by which a browser reaches the port.
 
-        Tunnels need no app proxy, so its failure is a reason in the result and no error.
+        Returns None if the resource group has no app proxy. Tunnels need no app proxy, so its failure is a reason in
+        the result and no error.
         """
         coordinator = coordinator_of(await self._resource_groups.resource_group(session.scaling_group))
         if coordinator is None:
@@ -102,5 +105,8 @@ class EndedAppsLoop(PeriodicLoop):
             await self._coordinators.remove_sessions(coordinator, ended_ids)
 
     async def _select_ended(self, ids: Sequence[SessionId]) -> list[SessionId]:
-        """Returns those of the sessions that have ended; sessions that are not stored may belong to another manager."""
+        """Returns the ids of those sessions among ``ids`` that are stored and have ended.
+
+        Sessions that are not stored may belong to another manager.
+        """
         return [session.id for session in await self._sessions.get_many(ids) if session.status.is_final]

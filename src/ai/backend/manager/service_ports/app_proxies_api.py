@@ -14,7 +14,7 @@ from ai.backend.manager.service_ports.app_proxy_overview import AppProxyOverview
 
 
 class CircuitsQuery(Schema, frozen=True):
-    """``worker``: the id of a worker of the resource group's app proxy."""
+    """The query of circuits: a resource group, and the id of a worker of its app proxy."""
 
     scaling_group: Name
     worker: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -25,7 +25,10 @@ class CircuitQuery(Schema, frozen=True):
 
 
 class Worker(TypedDict):
-    """A worker; ``place`` is its ports as ``FIRST-LAST``, or its wildcard domain. Times are in ISO 8601."""
+    """A worker of an app proxy; ``place`` is its ports as ``FIRST-LAST``, or its wildcard domain.
+
+    Times are in ISO 8601.
+    """
 
     id: str
     authority: str
@@ -40,7 +43,10 @@ class Worker(TypedDict):
 
 
 class AppProxy(TypedDict):
-    """An app proxy; ``problem`` says why its workers are unknown, and is empty if they are known."""
+    """An app proxy with its workers and the resource groups that use it.
+
+    ``problem`` says why its workers are unknown, and is empty if they are known.
+    """
 
     url: str
     resource_groups: list[str]
@@ -53,7 +59,7 @@ class AppProxiesReply(TypedDict):
 
 
 class CircuitItem(TypedDict):
-    """A circuit; ``place`` is its port or subdomain, and ``user_id`` is null if everybody may use it."""
+    """A circuit of a worker; ``place`` is its port or subdomain, and ``user_id`` is null if everybody may use it."""
 
     id: str
     app: str

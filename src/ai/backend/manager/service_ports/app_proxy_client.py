@@ -73,8 +73,9 @@ class HttpCoordinators:
             self._http = None
 
     async def call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Sends a request to a coordinator and returns the reply. Raises Unavailable, PeerRefused; NotFound where it
-        does not have what the path names.
+        """Sends an HTTP request to a coordinator of the app proxy and returns the decoded reply.
+
+        Raises Unavailable, PeerRefused; NotFound if the coordinator does not have the object that the path names.
         """
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_TIMEOUT, trace_configs=client_traces())

@@ -28,11 +28,12 @@ class CoordinatorGateway(Protocol):
         """Returns the certificate (PEM) by which gateways of agents recognize the workers of a coordinator."""
 
     async def permit(self, coordinator: CoordinatorAddress, session: Session, app: str, route: RouteOpened) -> str:
-        """Returns a token with which one browser may reach, once, an app of a session over a route."""
+        """Returns a token that lets one browser open, once, an app of a session through the given route."""
 
     async def sessions(self, coordinator: CoordinatorAddress) -> Sequence[SessionId]:
-        """Returns the sessions that browsers reach, or may reach, through a coordinator. Sessions of other managers are
-        included.
+        """Returns the ids of the sessions for which a coordinator has circuits or unused tokens.
+
+        Sessions of other managers are included.
         """
 
     async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
@@ -45,6 +46,6 @@ class CoordinatorGateway(Protocol):
         """Returns the circuits of a worker (spec 03-14)."""
 
     async def remove_circuit(self, coordinator: CoordinatorAddress, circuit_id: str) -> None:
-        """Removes a circuit of a worker. Raises NotFound too."""
+        """Removes a circuit of a worker. Raises NotFound if there is no such circuit."""
 
     async def close(self) -> None: ...

@@ -27,8 +27,9 @@ class AppProxyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppProxyOverview(msgspec.Struct, frozen=True):
-    """Reads the workers and circuits of app proxies from their coordinators. Its callers see agents; to remove circuits
-    takes the right to change resource groups.
+    """Reads the workers and circuits of app proxies from their coordinators, and removes circuits.
+
+    Reading takes the right to see agents; removing circuits takes the right to change resource groups.
     """
 
     _resource_groups: ResourceGroupStore

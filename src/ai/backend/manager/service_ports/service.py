@@ -23,8 +23,9 @@ _PRIVATE_PROTOCOL = "internal"
 
 
 class ServiceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a request to start a service or to connect to a service. ``port`` is one of the service's; a running
-    service ignores ``envs`` and ``arguments``.
+    """A request to start a service of a session or to connect to the service.
+
+    ``port`` is one of the service's; a running service ignores ``envs`` and ``arguments``.
     """
 
     app: str
@@ -43,7 +44,10 @@ class OfferedService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedService(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a running service. ``access`` is how a browser reaches it; None without an app proxy."""
+    """The state of a running service, and the token by which a browser reaches it through the app proxy.
+
+    ``access`` is None without an app proxy.
+    """
 
     state: ServiceState
     access: AppAccess | None = None
@@ -85,9 +89,7 @@ class ServicePorts:
         await agent.stop_service(StopService(kernel_id=str(session.main.id), name=session.service_name(name)))
 
     async def list(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Sequence[OfferedService]:
-        """Returns the services of a session in any status. A service with aliases is also listed under them, since
-        clients check names.
-        """
+        """Returns the services of a session in any status, each also under its aliases, since clients check names."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
         state_of_service: dict[str, ServiceState] = {}
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
@@ -116,8 +118,9 @@ class ServicePorts:
         return [*services, *aliased_services]
 
     async def running(self, caller: Caller, ref: str, owner_access_key: str | None) -> tuple[Session, AgentCommands]:
-        """Returns a running session that the caller may change, and the commands of its agent. Raises Conflict unless
-        the session runs.
+        """Returns a running session that the caller may change, and the commands of the agent of its main kernel.
+
+        Raises Conflict unless the session runs.
         """
         session = await self._finder.one(
             caller, ref, owner_access_key=owner_access_key, to_change=True, may_be_recent=True
@@ -149,8 +152,10 @@ def is_private(port: Mapping[str, Any]) -> bool:
 
 
 def choose_port(state: ServiceState, declared_ports: list[int], requested_port: int | None) -> int:
-    """Returns the actual port of a service for a declared port, by its position among the declared ports. The workload
-    may have other port numbers.
+    """Returns the port on which a service really listens for the port that a user requested.
+
+    The two are matched by their positions, since the workload may have other numbers than the declared ones. Without
+    a requested port, it is the first.
     """
     if not state.ports:
         raise NotSupported(f"The service {state.name} has no port.")

@@ -117,9 +117,10 @@ class _TunnelTransfer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _forward_to_service(self) -> bool:
-        """Transfers from the client to the service. Returns True if the client ended its direction, False if it closed.
+        """Transfers the bytes of the client to the service until the client ends its direction or disconnects.
 
-        What a client sent before it closed is written if the service reads it within :data:`LINGER_S`.
+        Returns True if the client ended its direction, and False if it closed the connection. Bytes that a client
+        sent before it closed are written if the service reads them within :data:`LINGER_S`.
         """
         async for message in self._socket:
             if message.type is WSMsgType.BINARY:

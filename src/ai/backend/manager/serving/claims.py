@@ -19,11 +19,12 @@ _LIVE_STATUSES = _TARGET_STATUSES | {ServedRevisionStatus.ACTIVE}
 
 
 class ClaimSharing(Protocol):
-    """Reports if several sessions may hold a device claim at once."""
+    """Finds out if several sessions may use a device claim at once."""
 
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
-        """Returns a slot of a claim that workloads cannot share on an agent of the claim's resource group. Returns None
-        if several sessions may use the claim at once. Raises NotFound.
+        """Returns a slot of a device claim that only one session may use at a time, or None if there is none.
+
+        Such a slot cannot be shared by workloads on an agent of the claim's resource group. Raises NotFound.
         """
 
 
@@ -40,8 +41,10 @@ class ReplicaClaims(msgspec.Struct, frozen=True):
     async def check(
         self, endpoint: Endpoint, revisions: Iterable[Revision], old_service: Service | None = None
     ) -> None:
-        """Raises InvalidInput if several replicas of an endpoint would need one claim that only one session may use. An
-        endpoint that already did so before the change is accepted. Raises NotFound for a claim that does not exist.
+        """Raises InvalidInput if several replicas of an endpoint would need a claim that cannot be shared.
+
+        Only one session at a time may use such a claim. An endpoint that already did so before the change is
+        accepted. Raises NotFound for a claim that does not exist.
         """
         old_needs = (
             _claims_needed_at_once(old_service.endpoint, old_service.revisions)
@@ -97,5 +100,5 @@ def _claims_needed_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) ->
 
 
 def _is_in_turn(policy: RolloutPolicy) -> bool:
-    """Returns True if a roll-out ends a replica of the old revision before it starts one of the new revision."""
+    """Returns True if a roll-out policy ends an old replica before it starts a new one."""
     return policy.kind is RolloutKind.ROLLING and policy.max_surge == 0 and policy.max_unavailable > 0

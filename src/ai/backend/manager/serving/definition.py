@@ -37,7 +37,7 @@ _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Serves as base of the parts of a definition and rejects unknown fields."""
+    """The base class of the parts of a model definition; decoding refuses unknown fields."""
 
 
 class _HealthCheckPart(_Strict, frozen=True, kw_only=True):
@@ -166,8 +166,9 @@ def read_definition(content: bytes, *, file: str, mount_destination: str, name: 
 def variant_service(
     variant: RuntimeVariant, *, name: str, mount_destination: str, command: str | None, port: int | None = None
 ) -> ServedModel:
-    """Returns the model and command that a runtime variant serves without a definition. ``command`` replaces the
-    variant's. Raises InvalidInput if neither has one.
+    """Returns the model, path and command of a server of a runtime variant, for a folder without a definition.
+
+    ``command`` replaces the variant's. Raises InvalidInput if neither has one.
     """
     placeholder_values = {"model_path": mount_destination, "model_name": name}
     if command is None and variant.command is None:

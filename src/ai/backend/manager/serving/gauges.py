@@ -80,8 +80,9 @@ def _sum_readings(readings: Iterable[Mapping[str, float]]) -> dict[str, Reading]
 
 
 def gauges_of(page_text: str, names: Collection[str]) -> dict[str, float]:
-    """Returns the named metrics of a page in the Prometheus format, each summed up over its labels. What is no number,
-    and what cannot be read, is left out.
+    """Returns the values of the named metrics on a page in the Prometheus format, each summed up over its labels.
+
+    Values that are no numbers, and lines that cannot be read, are left out.
     """
     line_prefixes = tuple(names)
     lines = [
@@ -156,8 +157,10 @@ class KernelReader(msgspec.Struct, frozen=True):
 
 
 class PrometheusReader:
-    """Sends the queries that the operator has set to a Prometheus server. ``$endpoint`` and ``$name`` in them stand for
-    the id and the name of the endpoint: users choose a query, and write none, so that none reads what is of others.
+    """Reads metrics of endpoints from a Prometheus server by queries that the operator has set.
+
+    ``$endpoint`` and ``$name`` in a query stand for the id and the name of the endpoint. Users choose a query and
+    write none, so that none reads the metrics of others.
     """
 
     def __init__(self, settings: ServingSettings) -> None:
@@ -212,7 +215,10 @@ async def _read_whole(content: aiohttp.StreamReader) -> bytes:
 
 
 def values_of(reply: Mapping[str, Any]) -> list[float]:
-    """Returns the finite numbers of a reply of Prometheus. Raises ValueError for the reply to a wrong query."""
+    """Returns the finite numbers in a reply of Prometheus.
+
+    Raises ValueError if the reply says that the query is wrong.
+    """
     if reply.get("status") != "success":
         raise ValueError(f"it refuses the query: {str(reply.get('error'))[:200]}")
     data = reply["data"]
@@ -241,7 +247,7 @@ class Gauges:
     _gathered: dict[UUID, _GatheredSamples] = field(default_factory=dict, init=False)
 
     def keep(self, endpoint_ids: Collection[UUID]) -> None:
-        """Drops the samples and readings of all endpoints except these."""
+        """Drops the samples of all endpoints except those of ``endpoint_ids``, and cancels the running readings."""
         for endpoint_id in [each for each in self._gathered if each not in endpoint_ids]:
             task = self._gathered.pop(endpoint_id).task
             if task is not None:
@@ -319,7 +325,7 @@ class Gauges:
 
 
 def keys_of(service: Service) -> list[MetricKey]:
-    """Returns the metrics that the rules and the target of an endpoint name."""
+    """Returns the metrics that the scaling rules and the scaling target of an endpoint use, each once."""
     policy = service.endpoint.scaling
     if policy is None:
         return []

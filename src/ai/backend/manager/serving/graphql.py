@@ -127,7 +127,7 @@ def _parse_id(text: str | None, field: str) -> UUID | None:
 
 
 def _modify_request(props: View) -> ModifyService:
-    """Returns the request of ``props``. Raises InvalidInput."""
+    """Converts the GraphQL input ``props`` to a request that changes an endpoint. Raises InvalidInput."""
     values = {name: value for name, value in props.items() if value is not None}
     for name, field in (("replicas", "desired_session_count"), ("resource_slots", "resources")):
         if name in values:

@@ -23,7 +23,10 @@ def _enum_name(value: str) -> str:
 
 
 def rule_view(stored_rule: AutoscalingRule) -> View:
-    """Returns a rule as a node. ``cooldown_seconds`` of published clients is a whole number."""
+    """Converts a scaling rule to the fields of a GraphQL node.
+
+    ``cooldown_seconds`` of published clients is a whole number.
+    """
     item: View = {**rule_item(stored_rule)}
     item |= {name: _enum_name(item[name]) for name in _ENUM_FIELDS}
     item |= {"row_id": stored_rule.id, "endpoint": stored_rule.endpoint_id, "created_at": stored_rule.created_at}

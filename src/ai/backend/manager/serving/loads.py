@@ -48,8 +48,9 @@ _MOVING_STATUSES = _PENDING_STATUSES | {ServedRevisionStatus.ROLLING_BACK}
 
 
 class _LoadReport(msgspec.Struct, frozen=True):
-    """Holds the load of an endpoint at one moment, with rates. ``requests_per_s`` is the mean since the report before,
-    ``tokens_per_s`` that of 30 s.
+    """Holds the requests of an endpoint at one moment, with its requests and tokens per second.
+
+    ``requests_per_s`` is the mean since the report before, ``tokens_per_s`` that of 30 s.
     """
 
     at: float
@@ -74,8 +75,9 @@ class _LoadReport(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _LoadHistory:
-    """Holds the reports about one endpoint since it began to be scaled. ``since``: unix time from which its loads are
-    known.
+    """Holds the load reports and the scaling state of one endpoint since it began to be scaled.
+
+    ``since``: unix time from which its loads are known.
     """
 
     since: float

@@ -70,8 +70,10 @@ _MAX_AT_ONCE = 16
 
 
 class ServingLoop(PeriodicLoop):
-    """Moves endpoints towards their requested state, step by step. Each step stores the next change of one endpoint,
-    then makes the world follow what is stored; whatever is done may be done again.
+    """Changes sessions, routes and probes of endpoints step by step until endpoints are as users requested.
+
+    Each step stores the next change of one endpoint, then makes the world follow what is stored; whatever is done may
+    be done again.
     """
 
     period_s = 1.0
@@ -332,8 +334,10 @@ class ServingLoop(PeriodicLoop):
         return outcomes
 
     def _sample(self, service: Service) -> Mapping[UUID, RevisionSample]:
-        """Returns the answers of the old and the new revision since the roll-out began, if a guard evaluates the
-        roll-out.
+        """Returns the answers of the old and the new revision since the roll-out began, by revision.
+
+        They are for the guard, which evaluates the roll-out. Returns nothing unless a revision is rolled out under a
+        policy with a guard.
         """
         target_revision = next(
             (each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None

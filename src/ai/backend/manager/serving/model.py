@@ -278,8 +278,10 @@ class EndpointToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a write of one service: ``endpoint`` replaces the stored one if that has ``version``. Revisions,
-    replicas and rules are added or replaced, and ``dropped`` ones are deleted.
+    """A change of one endpoint that is stored as a whole: its new fields, revisions, replicas, rules and events.
+
+    ``endpoint`` replaces the stored one if that has ``version``. Revisions, replicas and rules are added or replaced,
+    and ``dropped`` ones are deleted.
     """
 
     version: int
@@ -292,8 +294,9 @@ class ServingChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects endpoints, newest first; a field that is None does not restrict the selection. Destroyed ones only with
-    ``destroyed``.
+    """Selects endpoints, newest first; a field that is None does not restrict the selection.
+
+    Destroyed endpoints are selected only with ``destroyed``.
     """
 
     user_id: UserId | None = None
@@ -305,8 +308,10 @@ class EndpointQuery(ListQuery, frozen=True, kw_only=True):
 
 
 class UseKey(NamedTuple):
-    """Identifies the use of a replica by one token in one hour. ``hour`` is unix time divided by 3,600; ``token`` is a
-    hash of the token's id, empty for requests without one; ``user_id`` is whom it was issued for.
+    """Identifies the use of a replica by one token in one hour.
+
+    ``hour`` is unix time divided by 3,600; ``token`` is a hash of the token's id, empty for requests without one;
+    ``user_id`` is the user for whom the token was issued.
     """
 
     endpoint_id: UUID
@@ -318,8 +323,9 @@ class UseKey(NamedTuple):
 
 
 class UseSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums up the requests, errors, tokens and busy time of requests. ``estimated`` requests are those whose engine
-    named no tokens; ``busy_ms`` is the time of all requests.
+    """The sums of requests, errors, tokens and busy time over several requests to endpoints.
+
+    ``estimated`` requests are those whose engine named no tokens; ``busy_ms`` is the time of all requests.
     """
 
     requests: int = 0
@@ -335,7 +341,7 @@ class UseSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseGrouping(StrEnum):
-    """Selects by what use is summed up."""
+    """Names the property by which use is grouped and summed up, such as endpoint, user or day."""
 
     ENDPOINT = "endpoint"
     TOKEN = "token"

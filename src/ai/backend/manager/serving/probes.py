@@ -129,8 +129,9 @@ class _ProbeRecord:
 
 @dataclass(eq=False, repr=False)
 class Prober:
-    """Probes replicas periodically, and counts passed and failed probes. What it has counted is in memory: after a
-    restart a ready replica stays ready until its probes fail as often as its health check says.
+    """Probes replicas periodically, and counts passed and failed probes in memory.
+
+    After a restart a ready replica stays ready until its probes fail as often as its health check says.
 
     ``on_change`` is called when the outcome for a replica changes.
     """
@@ -142,7 +143,7 @@ class Prober:
     _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def keep(self, ids: Iterable[SessionId]) -> None:
-        """Drops the results and running probes of all replicas except these."""
+        """Drops the results and cancels the running probes of all replicas except those of ``ids``."""
         kept_ids = frozenset(ids)
         for replica_id in [record_id for record_id in self._records if record_id not in kept_ids]:
             task = self._records.pop(replica_id).task
@@ -170,7 +171,10 @@ class Prober:
         return ProbeOutcome.FAILED
 
     def begin_due(self, replicas: Iterable[tuple[Replica, Session, ServedModel]]) -> None:
-        """Starts the probes whose interval has passed."""
+        """Starts a probe of each given replica whose probe interval has passed and that has no running probe.
+
+        The number of probes that run at once is limited.
+        """
         now = self.clock.monotonic()
         for replica, session, server in replicas:
             probe_record = self._records.setdefault(replica.id, _ProbeRecord())

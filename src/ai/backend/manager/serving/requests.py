@@ -11,11 +11,13 @@ from ai.backend.common.states import ClusterMode
 
 
 class RevisionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the replicas that a request wants (client wire contract 2.8). ``model`` is the name or id of a folder,
-    or an artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or,
-    without a definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the secrets
-    of the revision before. An empty ``claim`` is none. ``variant_requirements`` and ``device_requests`` are those of
-    each replica's session.
+    """The image, model, environment, resources and server that a user requests for the replicas of an endpoint.
+
+    See client wire contract 2.8. ``model`` is the name or id of a folder, or an artifact as
+    ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a definition,
+    names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the secrets of the revision
+    before. An empty ``claim`` is none. ``variant_requirements`` and ``device_requests`` are those of each replica's
+    session.
     """
 
     image: str

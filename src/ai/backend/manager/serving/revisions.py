@@ -40,7 +40,7 @@ SESSION_FIELDS = (
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RevisionBuilder:
-    """Checks requests for revisions, as far as checks are possible before a replica runs."""
+    """Builds revisions of endpoints from requests, and checks requests as far as possible before a replica runs."""
 
     folders: ModelFolders
     factory: SessionFactory
@@ -89,8 +89,9 @@ class RevisionBuilder:
     def _split_environ(
         self, request: RevisionRequest, variant: RuntimeVariant
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the visible environment variables, and the sealed ones, which are secrets of the runtime variant. A
-        secret stays until it is replaced; an empty one removes it.
+        """Splits the environment variables of a request into visible ones and sealed secrets of the runtime variant.
+
+        A secret stays until it is replaced; an empty one removes it.
         """
         environ = check_environ(request.environ, max_bytes=self.factory.settings.max_environ_bytes)
         secrets = {name: environ[name] for name in variant.secrets if name in environ}

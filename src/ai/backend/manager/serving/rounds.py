@@ -81,8 +81,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def routes_of(service: Service) -> list[RouteInfo]:
-    """Returns the routes for the coordinator: ready replicas with their revision's share, draining ones without
-    requests.
+    """Returns the routes that the coordinator should have for a service, with the weights of its replicas.
+
+    Ready replicas have their revision's share; draining replicas get no requests.
     """
     revisions = {revision.id: revision for revision in service.revisions}
     routed_replicas = [each for each in service.replicas if each.status in _ROUTED_STATUSES]
@@ -135,8 +136,10 @@ def digest_of(service: Service) -> str:
 
 
 def is_published(service: Service) -> bool:
-    """Returns True if the coordinator has the present routes, or if a service without routes needs none there. A
-    service whose first replica is started by a request needs its entry at the coordinator.
+    """Returns True if the coordinator needs no update of the routes of a service.
+
+    It has the present routes, or the service has no routes and needs no entry there. A service whose first replica is
+    started by a request needs its entry at the coordinator.
     """
     endpoint = service.endpoint
     if endpoint.published == digest_of(service):
@@ -446,7 +449,7 @@ class _ChangeBuilder:
         )
 
     def _ids_to_drop(self) -> list[UUID]:
-        """Returns the ids of ended replicas and revisions that exceed the number of kept ones."""
+        """Returns the ids of ended replicas and revisions that are deleted, since only the newest of them are kept."""
         ended_replicas = [each for each in self._service.replicas if each.status is R.TERMINATED]
         ended_replicas = sorted(ended_replicas, key=lambda each: each.changed_at, reverse=True)
         dropped_ids: list[UUID] = [each.id for each in ended_replicas[KEPT_REPLICAS:]]

@@ -64,8 +64,9 @@ class ScalingService(msgspec.Struct, frozen=True):
         return await self.services.apply(caller, ref, change)
 
     async def add_rule(self, caller: Caller, ref: str | UUID, values: Mapping[str, Any]) -> AutoscalingRule:
-        """Adds a scaling rule to an endpoint. The first one begins autoscaling, with one replica at least unless the
-        rule says 0. Raises LimitExceeded.
+        """Adds a scaling rule to an endpoint; the first rule starts autoscaling.
+
+        Autoscaling then has one replica at least unless the rule says 0. Raises LimitExceeded.
         """
         rule_id = self.services.id_generator.uuid()
         rule = ScalingRule(id=rule_id, **_rule_fields(values))

@@ -120,8 +120,10 @@ class ServingService:
         return service
 
     async def check(self, caller: Caller, request: CreateService) -> RevisionSpec:
-        """Checks a request as :meth:`create` does, without creating anything. Raises Conflict also for a name that the
-        owner has an endpoint of."""
+        """Checks a request for an endpoint as :meth:`create` does, and returns its revision; creates nothing.
+
+        Raises Conflict also if the owner already has an endpoint of this name.
+        """
         check_slug(request.name, what="name", min_length=4, max_length=48)
         self._check_replicas(request.replicas)
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
@@ -333,8 +335,10 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def promote(self, caller: Caller, ref: str) -> Service:
-        """Ends the present step of a canary, or the watch of a blue-green roll-out. Raises Conflict if there is no step
-        that can be ended."""
+        """Ends the present step of a canary roll-out, or the observation period of a blue-green roll-out.
+
+        Raises Conflict if there is no step that can be ended.
+        """
 
         def change(service: Service, now: datetime) -> ServingChange:
             rolling_statuses = ServedRevisionStatus.ROLLING_OUT
@@ -467,7 +471,10 @@ def event_of(
     reason: str | None = None,
     detail: str | None = None,
 ) -> ServingEvent:
-    """Returns an event with the status and reason of ``served``, or of the endpoint if ``served`` is None."""
+    """Builds an event of an endpoint's history, with the status and reason of a revision or replica.
+
+    They are those of ``served``, or of the endpoint if ``served`` is None.
+    """
     state = served or Served(endpoint.status, endpoint.reason)
     return ServingEvent(
         endpoint_id=endpoint.id,

@@ -136,9 +136,10 @@ class UsageService:
         return await self._store.usage(replace(query, **visibility_filter(caller, Operation.SEE_ENDPOINTS)))
 
     def query(self, *, since: int | None, until: int | None, by: UseGrouping, limit: int) -> UseQuery:
-        """Returns a query for the hours from ``since`` to ``until`` (unix time), by default for the last 30 days. The
-        hours in which the period begins and ends are part of it. Raises InvalidInput for one that is empty or longer
-        than 400 days.
+        """Builds a query of use for the hours from ``since`` to ``until`` (unix time), by default the last 30 days.
+
+        The hours in which the period begins and ends are part of it. Raises InvalidInput for one that is empty or
+        longer than 400 days.
         """
         end_s = until if until is not None else int(self._clock.now().timestamp()) + 1
         last_hour = -(-end_s // HOUR_S)

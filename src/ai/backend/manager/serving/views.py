@@ -85,7 +85,7 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
 
 
 def sent_fields(body: msgspec.Struct) -> dict[str, Any]:
-    """Returns the fields of a body, except fields that were not sent and have no default."""
+    """Returns the fields that a request body has: those that were sent, and those that have a default."""
     values = {name: getattr(body, name) for name in body.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 

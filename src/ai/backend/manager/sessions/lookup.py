@@ -128,8 +128,9 @@ class SessionFinder:
         return matching_sessions[0] if matching_sessions else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
-        """Returns an owner's live session whose name or id is ``ref``; without one, those whose name or id starts with
-        it.
+        """Returns the owner's live session with the name or id ``ref``, or else the sessions beginning with it.
+
+        A session begins with ``ref`` if its name or id does.
         """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)

@@ -381,7 +381,10 @@ class MemorySessionStore(MemoryClaims):
 
 
 def _with_side_fields(change: Change, stored_session: model.Session) -> model.Session:
-    """Returns the changed session with the stored query count, and stored statistics that the change did not set."""
+    """Returns the changed session with the query count and kernel statistics of the stored session.
+
+    Statistics that the change has set are kept.
+    """
     stats = {kernel.id: kernel.last_stat for kernel in stored_session.kernels}
     old_stats = {kernel.id: kernel.last_stat for kernel in change.old.kernels}
     kernels = tuple(

@@ -65,7 +65,7 @@ class SessionNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def network_to_keep(network: SessionNetwork, status: states.SessionStatus) -> SessionNetwork:
-    """Returns a session's network for later sessions, without its connections if the session is TERMINATING."""
+    """Returns a session's network for the assignment of later networks, without connections if it is TERMINATING."""
     return replace(network, lines={}) if status is states.SessionStatus.TERMINATING else network
 
 
@@ -230,7 +230,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_started(self) -> bool:
-        """True if the session runs, has run, or ended without running."""
+        """True if the session has begun to run at some time, or if it has ended, even without ever running."""
         return self.started_at is not None or self.status.is_final
 
     @property

@@ -25,7 +25,10 @@ Derive = Callable[[bytes, str], bytes]
 
 
 def no_secret(purpose: bytes, key_id: str) -> bytes:
-    """Raises LookupError; serves as :data:`Derive` in managers whose sessions have no networks over several agents."""
+    """Raises LookupError whenever it is called, since this manager has no secret to derive keys from.
+
+    Serves as :data:`Derive` in managers whose sessions have no networks over several agents.
+    """
     raise LookupError(f"there is no secret to derive {purpose.decode()!r} from")
 
 
@@ -96,9 +99,10 @@ def _connection_nonces(
     rng: random.Random,
     key_id: str,
 ) -> dict[str, str]:
-    """Returns, by the name of a connection, the nonce and key id of each two agents. The nonce is that of live
-    sessions, or a new one. A new line counts packets from zero and must not reuse a key; a line keeps its key while a
-    session uses it.
+    """Returns, for the connection between each two agents, its name with a key id and nonce as ``KEY_ID:NONCE``.
+
+    The nonce is that of live sessions, or a new one. A new line counts packets from zero and must not reuse a key; a
+    line keeps its key while a session uses it.
     """
     existing_nonces = {
         connection_name: nonce for _, network in existing_networks for connection_name, nonce in network.lines.items()

@@ -183,8 +183,9 @@ class SessionService:
         return next((with_live_statistics(session, self.stats) for session in sessions if sees(caller, session)), None)
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[model.SessionMatch]:
-        """Returns the live session whose name or id is ``ref``; without one, at most 10 whose name or id starts with
-        it.
+        """Returns the live session with the name or id ``ref``, or else at most 10 that begin with ``ref``.
+
+        A session begins with ``ref`` if its name or id does.
         """
         sessions = await self.finder.several(caller, ref, owner_access_key=owner_access_key)
         return [model.SessionMatch(id=session.id, name=session.name, status=session.status) for session in sessions]
@@ -244,7 +245,10 @@ class SessionService:
     async def rename(
         self, caller: Caller, ref: str, new_name: str, *, owner_access_key: str | None = None
     ) -> model.Session:
-        """Gives a live session another name. Raises SessionAlreadyExists if a live session of the owner has it."""
+        """Gives a live session another name.
+
+        Raises SessionAlreadyExists if another live session of the owner has this name.
+        """
         check_session_name(new_name)
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         if session.status.is_final:

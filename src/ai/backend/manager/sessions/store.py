@@ -66,8 +66,9 @@ class SessionStore(ClaimStore, Protocol):
     async def refreshed(
         self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """Returns the sessions in these statuses, oldest first, and reads only those that ``find_cached`` does
-        not return in the stored version.
+        """Returns the sessions in the given statuses, oldest first, taking unchanged sessions from a cache.
+
+        Only sessions that ``find_cached`` does not return in the stored version are read.
         """
         ...
 
@@ -88,8 +89,10 @@ class SessionStore(ClaimStore, Protocol):
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
-        """Returns networks over several agents with their numbers. Those of ending sessions have no ``lines``, since
-        their agents leave them one after the other."""
+        """Returns the networks of sessions that span several agents, each with its number.
+
+        Those of ending sessions have no ``lines``, since their agents leave them one after the other.
+        """
         ...
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...
@@ -105,8 +108,9 @@ class SessionStore(ClaimStore, Protocol):
         ...
 
     async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
-        """Returns, for each live status, the number of sessions in the status and the time since which the oldest has
-        it. For a session with a start time this is the start time, which may lie in the future.
+        """Returns, for each live status, the number of its sessions and since when the oldest one has had it.
+
+        For a session with a start time this is the start time, which may lie in the future.
         """
         ...
 

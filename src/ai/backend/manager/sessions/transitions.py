@@ -91,7 +91,7 @@ def with_largest_amounts(session: Session) -> Session:
 
 
 def _spent_attempts(session: Session) -> int:
-    """Returns the number of attempts that do not count any more, since the session has started over after them."""
+    """Returns how many attempts of a session were made before it last started over, and do not count any more."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
 
 
@@ -154,7 +154,7 @@ def _merge_kernel(
 
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
-    """Returns the reason of an event; events of the start without a reason count as requested by the user."""
+    """Returns the reason of an event; an event of a session's start without a reason gets USER_REQUESTED."""
     is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _STARTING_EVENTS
     return KernelEventReason.USER_REQUESTED if is_start else effect.reason
 

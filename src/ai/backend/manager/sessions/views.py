@@ -173,8 +173,11 @@ _CONTAINER_STATS = {
 
 
 def container_stats(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the Container Stats Object (spec 03-07:581), in which what was not measured is zero. The manual's second
-    ``io_write_bytes``, after ``io_max_scratch_size``, is the present size of the scratch directory."""
+    """Returns the Container Stats Object (spec 03-07:581), in which a statistic that was not measured is zero.
+
+    The manual's second ``io_write_bytes``, after ``io_max_scratch_size``, is the present size of the scratch
+    directory.
+    """
     return {name: _metric(metrics, key, value_name) for name, (key, value_name) in _CONTAINER_STATS.items()}
 
 

@@ -59,7 +59,7 @@ class SessionWriter:
     # ---- reading ----
 
     def recent_session(self, session_id: SessionId) -> Session | None:
-        """Returns the cached session, or None if other managers write sessions as well."""
+        """Returns the cached session, or None if it is not cached or if other managers write sessions as well."""
         return None if self.is_shared else self.written_session(session_id)
 
     def written_session(self, session_id: SessionId) -> Session | None:
@@ -185,9 +185,10 @@ class SessionWriter:
                     assert_never(command)
 
     async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
-        """Loads a session, applies ``step``, and returns the saved session; repeats while another change was faster.
-        Raises SessionNotFound, and whatever ``step`` raises; the transitions of an InvalidTransition are
-        logged.
+        """Loads a session, saves the change that ``step`` makes of it, and returns the saved session.
+
+        Repeats while another change was faster. Raises SessionNotFound, and whatever ``step`` raises; the transitions
+        of an InvalidTransition are logged.
         """
         for tries in range(_MAX_TRIES):
             session = await self.load(session_id, fresh=tries > 0)

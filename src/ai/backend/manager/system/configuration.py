@@ -56,7 +56,10 @@ class ConfigService:
 
 
 def nest_values(key: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values at and below ``key`` as nested objects; the value of an inner key gets the empty name."""
+    """Returns the values at and below ``key`` as nested objects, one level for each part of a key.
+
+    If a key has a value and keys below it, the value gets the empty name in the object.
+    """
     tree: dict[str, Any] = {}
     for path, value in values.items():
         node, path_parts = tree, [path_part for path_part in path.removeprefix(key.rstrip("/")).split("/") if path_part]

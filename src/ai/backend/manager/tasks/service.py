@@ -31,7 +31,7 @@ RECHECK_S = 5.0
 
 
 async def wait_for_hint(subscription: Subscription, timeout_s: float) -> None:
-    """Waits until a message comes or the timeout ends, and drops further waiting messages."""
+    """Waits until a message comes to a subscription or the timeout ends, and drops further waiting messages."""
     try:
         async with asyncio.timeout(timeout_s):
             await subscription.get()

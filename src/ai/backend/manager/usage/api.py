@@ -191,8 +191,11 @@ _KERNEL_ATTRIBUTES = (
 
 
 def _container_report(kernel: UsedKernel) -> dict[str, Any]:
-    """Returns the view of a kernel. ``used_days`` counts begun days. ``created_at`` and ``terminated_at`` are never
-    null, since published clients print them."""
+    """Converts a kernel to its item in a usage report.
+
+    ``used_days`` counts begun days. ``created_at`` and ``terminated_at`` are never null, since published clients
+    print them.
+    """
     ended_at = kernel.terminated_at
     used_time = (ended_at - kernel.started_at) if ended_at is not None else None
     return {

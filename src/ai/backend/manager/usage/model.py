@@ -107,7 +107,10 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes an allocation of a device claim, even one without a session; the fields are those of Claim."""
+    """Describes a period in which a device claim held devices, even without a session.
+
+    The fields are those of Claim.
+    """
 
     domain_name: DomainName
     group_id: GroupId

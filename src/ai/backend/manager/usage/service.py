@@ -27,7 +27,10 @@ _PAGE_ROWS = 1_000
 
 @dataclass(slots=True)
 class _ReportLimiter:
-    """Limits the number of reports that are made at the same time. ``users`` have a report that is made or waits."""
+    """Limits the number of usage reports that are made at the same time.
+
+    ``users`` are the users whose report is being made or waits.
+    """
 
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     users: set[UserId] = field(default_factory=set)

@@ -23,8 +23,9 @@ _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DescribedDevice(msgspec.Struct, frozen=True):
-    """Holds a device's edits and the file that describes them. ``common`` are the edits of the file, once for all its
-    devices.
+    """Holds the edits that a CDI file describes for one device, with the path of the file.
+
+    ``common`` are the edits of the file, once for all its devices.
     """
 
     path: Path

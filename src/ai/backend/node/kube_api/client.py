@@ -82,8 +82,9 @@ class _ListMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """Returns the path of an object, or the path of a collection if ``name`` is empty. Without ``namespace`` the
-    collection is that of all namespaces.
+    """Returns the URL path of an object in the Kubernetes API, or of a collection if ``name`` is empty.
+
+    Without ``namespace`` the collection is that of all namespaces.
 
     Raises InvalidInput for a name that would leave its place in the path.
     """
@@ -464,7 +465,7 @@ def _decode_item(item: msgspec.Raw, cls: type[ObjectT]) -> ObjectT | Undecodable
 
 
 def _decode_answer(body: bytes, cls: type[T]) -> T:
-    """Decodes an answer of the API server. Raises ServerFailed for an answer of another form."""
+    """Decodes an answer of the API server as the type ``cls``. Raises ServerFailed if the answer does not fit."""
     answer_type: Any = cls
     decoder: msgspec.json.Decoder[T] = _decoder_of(answer_type)
     try:

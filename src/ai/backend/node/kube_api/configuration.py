@@ -25,8 +25,9 @@ _UNSUPPORTED_USER_KEYS = ("exec", "auth-provider", "username", "impersonate", "a
 
 @dataclass(eq=False)
 class Token:
-    """Holds a bearer token, either fixed or from a file that others rewrite. Reading a file of a few kilobytes does not
-    block.
+    """Holds a bearer token, either fixed or read from a file that other programs rewrite.
+
+    Reading a file of a few kilobytes does not block.
     """
 
     value: str = field(default="", repr=False)
@@ -83,7 +84,10 @@ class ClusterAddress:
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Loads the client's certificate from memory, so that its key reaches no disk: the module reads files only."""
+    """Loads the client's certificate and key into a TLS context from memory, so that the key reaches no disk.
+
+    The module ``ssl`` reads files only, so that a file in memory is made.
+    """
     memory_fd = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         os.write(memory_fd, f"{key}\n{certificate}".encode())
@@ -168,8 +172,9 @@ def _find_entry(path: Path, entries: list[_Entry], name: str, kind: str) -> _Ent
 
 
 def _read_pem(path: Path, values: Mapping[str, Any], key: str) -> str:
-    """Returns a certificate or key of a kubeconfig file. It is in the file itself (``KEY-data``) or in a file that it
-    names. Returns an empty text for neither.
+    """Returns the certificate or key that a kubeconfig file contains (``KEY-data``) or whose path it names.
+
+    Returns an empty text if the file has neither.
     """
     try:
         if encoded_pem := values.get(f"{key}-data"):
@@ -182,7 +187,8 @@ def _read_pem(path: Path, values: Mapping[str, Any], key: str) -> str:
 
 
 def cluster_address(kubeconfig: Path | None, context_name: str = "") -> ClusterAddress:
-    """Returns the address in a kubeconfig file. Without a file returns the address for the pod in which this process
-    runs. Raises InvalidInput.
+    """Returns the API server's address from a kubeconfig file, or from the pod of this process without a file.
+
+    Raises InvalidInput.
     """
     return read_kubeconfig(kubeconfig.expanduser(), context_name) if kubeconfig is not None else address_in_pod()

@@ -46,8 +46,9 @@ class Undecodable(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decodes JSON of any depth. Raises msgspec.ValidationError for another form, msgspec.DecodeError for what is no
-    JSON.
+    """Decodes JSON of any depth with a decoder; below the deepest permitted level, lists and objects are emptied.
+
+    Raises msgspec.ValidationError for JSON of another form, msgspec.DecodeError for what is no JSON.
     """
     try:
         return decoder.decode(data)

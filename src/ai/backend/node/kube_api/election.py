@@ -58,7 +58,10 @@ class Election:
         """The last observed holder of the Lease."""
 
     def is_leading(self) -> bool:
-        """Returns True while no other process can hold the Lease. Ask before each step that must not be done twice."""
+        """Returns True while this process holds the Lease and no other process can hold it.
+
+        Ask before each step that must not be done twice.
+        """
         return asyncio.get_running_loop().time() - self._renewed_at < self._renew_deadline_s
 
     async def run(self, work: Work) -> None:

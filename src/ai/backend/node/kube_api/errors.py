@@ -42,7 +42,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a refusal: the body of a refused request, or a frame ERROR of a watch."""
+    """Describes why the API server refused a request: the body of the answer, or a frame ERROR of a watch."""
 
     message: str = ""
     reason: str = ""
@@ -182,8 +182,9 @@ def _retry_after_s(retry_after: str) -> float:
 
 
 def parse_status(body: bytes) -> Status:
-    """Returns the Status in an answer. If the answer has none (proxies, webhooks), the Status has the beginning of its
-    text.
+    """Returns the Status in an answer, or a Status with the beginning of the answer's text if it has none.
+
+    Answers of proxies and webhooks have none.
     """
     try:
         return msgspec.json.decode(body, type=Status)

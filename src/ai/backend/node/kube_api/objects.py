@@ -16,8 +16,9 @@ ResourceList = dict[str, str]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Represents the base of every projection. Keys are in camel case, and each field has a default, as absent fields
-    mean.
+    """The base class of every projection of Kubernetes objects and of their parts.
+
+    Keys are in camel case, and each field has a default, as absent fields mean.
     """
 
 
@@ -44,15 +45,16 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
 
 
 class KubeObject(Part, frozen=True, kw_only=True):
-    """Represents the base of all objects. An object without further fields stands for any kind of which only the
-    metadata count.
+    """The base class of all Kubernetes objects, which has the metadata only.
+
+    An object without further fields stands for any kind of which only the metadata count.
     """
 
     metadata: ObjectMeta = ObjectMeta()
 
     @property
     def key(self) -> tuple[str, str]:
-        """The namespace, empty for objects of the cluster, and the name."""
+        """The namespace and the name of the object; the namespace is empty for objects of the whole cluster."""
         return self.metadata.namespace, self.metadata.name
 
 
@@ -212,7 +214,10 @@ class Lease(KubeObject, frozen=True, kw_only=True):
 
 
 class DeviceAttribute(Part, frozen=True, kw_only=True):
-    """Holds a value of one of four types, in the field of its type."""
+    """Holds one attribute of a device, whose value is a text, a number, a flag or a version.
+
+    The value is in the field of its type.
+    """
 
     string: str | None = None
     number: int | None = msgspec.field(default=None, name="int")
@@ -255,8 +260,9 @@ class Device(Part, frozen=True, kw_only=True):
 
 
 class DevicePool(Part, frozen=True, kw_only=True):
-    """Identifies the pool of a slice. All slices of a pool with the highest ``generation`` together are the pool, if
-    there are ``resource_slice_count``.
+    """Identifies the pool of devices to which a slice of Kubernetes (ResourceSlice) belongs.
+
+    All slices of a pool with the highest ``generation`` together are the pool, if there are ``resource_slice_count``.
     """
 
     name: str = ""

@@ -235,8 +235,9 @@ class Reflector(Generic[ObjectT]):
         self._record_undecodable(obj.key, obj if isinstance(obj, Undecodable) and kind != "DELETED" else None)
 
     def _keep_last(self, obj: Undecodable) -> ObjectT | None:
-        """Returns the stored object in place of a version that cannot be decoded. Returns None if none is stored, or
-        the copy does not keep such objects.
+        """Returns the last decoded version of an object whose new version cannot be decoded, or None.
+
+        Returns None if none is stored, or the copy does not keep such objects.
         """
         last_object = self._objects.get(obj.key) if self._keeps_last else None
         return last_object if last_object is not None and last_object.metadata.uid == obj.metadata.uid else None

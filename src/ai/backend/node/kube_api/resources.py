@@ -20,8 +20,9 @@ ObjectT = TypeVar("ObjectT", bound=KubeObject)
 
 
 class Resource(msgspec.Struct, Generic[ObjectT], frozen=True):
-    """Describes a kind of objects. ``group`` is empty for the core; ``plural`` is its name in paths; ``type`` what is
-    decoded.
+    """Describes a kind of Kubernetes objects: its place in the API, and the type to which objects are decoded.
+
+    ``group`` is empty for the core; ``plural`` is its name in paths; ``type`` what is decoded.
     """
 
     group: str

@@ -33,8 +33,9 @@ _OBJECTS = msgspec.json.Decoder(KubeObject)
 
 
 class WatchEvent(msgspec.Struct, Generic[ObjectT], frozen=True):
-    """Describes one change of a watched object. ``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a
-    bookmark has only its version.
+    """Describes one change of a watched object of Kubernetes.
+
+    ``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a bookmark has only its version.
     """
 
     type: str

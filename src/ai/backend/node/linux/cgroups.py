@@ -90,7 +90,7 @@ class NoCgroups(CgroupDriver):
 
 @dataclass
 class CgroupV1(CgroupDriver):
-    """Drives control groups version 1. ``bases`` maps each controller to the parent group of workloads."""
+    """The driver of control groups version 1. ``bases`` maps each controller to the parent group of workloads."""
 
     bases: Mapping[str, Path]
     kind: str = "v1"
@@ -206,7 +206,10 @@ def remove_base(base: Path) -> None:
 
 
 class Groups(Sequence[Group]):
-    """Stores the ``path`` of each of a workload's groups in one text, because a node has thousands of them."""
+    """The control groups of one workload, whose paths are kept in one text to save memory.
+
+    A node has thousands of control groups.
+    """
 
     __slots__ = ("_paths",)
 
@@ -254,7 +257,7 @@ class GroupFiles:
         return None
 
     def read_number(self, name: str) -> int | None:
-        """Returns the only number in a control group's file."""
+        """Returns the number that is the whole content of a control group's file, or None if it is no number."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
@@ -266,7 +269,10 @@ class GroupFiles:
         )
 
     def read_field(self, name: str, field_name: bytes) -> int | None:
-        """Returns the number after a key, which begins a line of a control group's file."""
+        """Returns the number that follows ``field_name`` at the beginning of a line in a control group's file.
+
+        Returns None if no line begins with the name, or no number follows.
+        """
         text = b"\n" + (self.read(name) or b"")
         start_offset = text.find(b"\n" + field_name + b" ")
         if start_offset < 0:
@@ -290,7 +296,10 @@ def read_content(path: str) -> bytes | None:
 
 
 def _sum_of_blkio(text: bytes | None, operation: bytes) -> int | None:
-    """Sums an operation's bytes over devices; None without a listed device: some kernels count only throttled I/O."""
+    """Returns the bytes of an operation (such as Read) in a blkio file, summed over devices, or None.
+
+    The result is None if no device is listed: some kernels count only throttled I/O.
+    """
     lines = [line.split() for line in (text or b"").splitlines()]
     byte_counts = [int(line_words[2]) for line_words in lines if len(line_words) == 3 and line_words[1] == operation]
     return sum(byte_counts) if byte_counts else None

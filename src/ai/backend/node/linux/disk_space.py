@@ -16,8 +16,9 @@ ENTRY_LIMIT = 1_000_000
 
 
 class MountEntry(msgspec.Struct, frozen=True):
-    """Describes an entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file
-    system.
+    """Describes a mounted file system, as one entry of the table of mounts.
+
+    ``options`` are those of the mount itself, ``super_options`` those of its file system.
     """
 
     mount_point: str
@@ -57,15 +58,19 @@ def _unescape_octal(text: str) -> str:
 
 
 def needed_bytes(path: Path, reserve_bytes: int) -> int:
-    """Returns how many bytes of the file system of ``path`` are kept free: the reserve, or a twentieth of its size if
-    less.
+    """Returns how many bytes must be kept free on the file system of ``path``.
+
+    This is the reserve, or a twentieth of the file system's size if that is less.
     """
     file_system_status = os.statvfs(path)
     return min(reserve_bytes, file_system_status.f_blocks * file_system_status.f_frsize // RESERVE_DIVISOR)
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Returns True if the file system of ``path`` has less free space than must be kept free."""
+    """Returns True if the file system of ``path`` has less free space than must be kept free.
+
+    Returns False if the file system cannot be examined.
+    """
     try:
         file_system_status = os.statvfs(path)
         return file_system_status.f_bavail * file_system_status.f_frsize < needed_bytes(path, reserve_bytes)

@@ -50,7 +50,7 @@ class SecuredLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_no_ipsec(mark: int) -> str:
-    """Tries to encrypt and returns why the Linux kernel cannot; empty if the trial succeeds."""
+    """Tries to encrypt by IPsec and returns why the Linux kernel cannot; empty if the trial succeeds."""
     if os.geteuid() != 0:
         return "encryption between nodes needs root, and the agent runs as another user"
     trial_state = _State("127.0.0.1", "127.0.0.1", sha256(f"probe {mark} {os.getpid()}".encode()).digest())
@@ -93,7 +93,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
 
 
 class _State(msgspec.Struct, frozen=True):
-    """Describes the encryption of packets in one direction between two addresses."""
+    """An IPsec state: the key that encrypts packets in one direction between two addresses."""
 
     source: str
     target: str
@@ -101,13 +101,17 @@ class _State(msgspec.Struct, frozen=True):
 
     @property
     def spi(self) -> int:
-        """The SPI that packets carry; derived from the key without revealing it. Small numbers are reserved."""
+        """The SPI (number of the IPsec state) that packets carry, derived from the key without revealing the key.
+
+        Small numbers are reserved.
+        """
         return int.from_bytes(sha256(b"spi" + self.key).digest()[:4]) | 0x100
 
 
 class _Rule(IntEnum):
-    """Names the treatment of matching packets. Rules are installed in this order, so that a port is never closed to its
-    peers.
+    """Names the treatment of packets that match a policy: encrypt, admit or block.
+
+    Rules are installed in this order, so that a port is never closed to its peers.
     """
 
     ENCRYPT, ADMIT, BLOCK = range(3)
@@ -230,7 +234,10 @@ class Ipsec(AbstractContextManager["Ipsec"]):
         return [(state["daddr"], state["spi"]) for state in states if state["reqid"] == self.mark]
 
     def set_policy(self, policy: _Policy, *, is_update: bool = False) -> None:
-        """Adds a policy, or replaces this agent's (``is_update``). Raises FileExistsError for another agent's."""
+        """Adds an IPsec policy, or with ``is_update`` replaces the policy of this agent.
+
+        Raises FileExistsError for another agent's.
+        """
         all_algorithms_mask = 0xFFFFFFFF
         template = {
             "daddr": policy.target or _NULL_ADDRESS,
@@ -262,7 +269,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
         self._request(self._library.DELETE_POLICY, message)
 
     def policies(self) -> list[_Policy]:
-        """Returns the policies whose template has this mark."""
+        """Returns the IPsec policies of the Linux kernel that belong to this agent, by the mark in their template."""
         policies = []
         for message in self._list_entries(self._library.GET_POLICY, self._library.NEW_POLICY):
             template = message.get_attr("XFRMA_TMPL")

@@ -96,7 +96,7 @@ class ClaimLoop(PeriodicLoop):
         is_orphan: bool,
         is_locked_out: bool = False,
     ) -> ClaimChange | None:
-        """Returns the change of a claim that its sessions, owner or agent make due, or None if no change is due."""
+        """Returns the change of a claim that is due now because of its sessions, owner or agent, or None."""
         new_claim = claim
         if is_orphan and not claim.is_deleting:
             new_claim = self._advance(new_claim, ClaimTrigger.DELETE_REQUESTED)
@@ -117,8 +117,9 @@ class ClaimLoop(PeriodicLoop):
         return change.new if change is not None else claim
 
     def _end_if_due(self, claim: Claim, agents: Mapping[AgentId, Agent]) -> tuple[ClaimTrigger, str] | None:
-        """Returns the trigger and the reason with which an idle claim returns its devices now, or None if it keeps
-        them.
+        """Returns why an idle claim must give its devices back now, as a trigger and a text, or None.
+
+        None means that the claim keeps its devices.
         """
         assert claim.agent is not None
         assert claim.idle_since is not None

@@ -73,8 +73,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Replaces ``old`` by ``new`` if the stored version is still that of ``old``; DELETED removes it. The store sets
-    ``new.version`` to ``old.version + 1``."""
+    """A change of a device claim from ``old`` to ``new``; a ``new`` in status DELETED removes the claim.
+
+    The store applies the change if the stored version is still that of ``old``, and sets ``new.version`` to
+    ``old.version + 1``.
+    """
 
     old: Claim
     new: Claim
@@ -148,8 +151,9 @@ def advance(
 
 
 def bind_claim(claim: Claim, devices: Mapping[str, Mapping[str, str]], now: datetime) -> ClaimChange | None:
-    """Returns the change that gives an ALLOCATING claim its part of the devices of a running session. Returns None for
-    a claim in any other status.
+    """Returns the change that records the devices of a running session as the devices of an ALLOCATING claim.
+
+    Only devices of slots that the claim occupies are recorded. Returns None for a claim in any other status.
     """
     if claim.status is not ClaimStatus.ALLOCATING:
         return None
@@ -184,7 +188,7 @@ def too_many_claims(limit: int) -> LimitExceeded:
 
 
 def without_claim_devices(occupancy: KernelOccupancy) -> KernelOccupancy:
-    """Returns a kernel's occupancy without the devices of its claim, whose slots are not the kernel's."""
+    """Returns the occupancy of a kernel without devices whose slots are counted for the claim of its session."""
     if occupancy.claim_id is None:
         return occupancy
     devices_by_slot = {slot: devices for slot, devices in occupancy.devices.items() if occupancy.slots[slot]}

@@ -37,9 +37,7 @@ class ClaimLookup(msgspec.Struct, frozen=True):
         return claim
 
     def check(self, request: CreateSession, claim: Claim, agents: Sequence[Agent]) -> None:
-        """Raises InvalidInput if a session's request contradicts the device claim that it names. Raises
-        InvalidInput.
-        """
+        """Raises InvalidInput if the request for a session contradicts the device claim that it names."""
         accelerators = {
             name
             for resources in (request.resources, *(role.resources for role in request.roles))

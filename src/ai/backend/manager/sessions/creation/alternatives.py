@@ -23,14 +23,20 @@ _FIELD = "config.device_requests"
 
 
 class Alternatives(msgspec.Struct, frozen=True):
-    """Holds the distinct device requests of a session, compiled and as texts. If one request names an amount of a slot,
-    all requests name an amount of this slot, except requests that do not need the slot."""
+    """Holds the distinct device requests of a session, compiled and as texts.
+
+    If one request names an amount of a slot, all requests name an amount of this slot, except requests that do not
+    need the slot.
+    """
 
     requests: tuple[DeviceRequest, ...] = ()
     texts: tuple[str, ...] = ()
 
     def kernels_of_alternatives(self, planned_kernels: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
-        """Returns the planned kernels once for each alternative, or once in all if the alternatives name no amounts."""
+        """Returns, for each device request, the planned kernels with the slots that they take by this request.
+
+        If no request names amounts, returns the planned kernels once, unchanged.
+        """
         amount_slots = amounts.slots_with_amounts(self.requests)
         if not amount_slots:
             return [planned_kernels]
@@ -121,7 +127,10 @@ def _check_slots(requests: Sequence[DeviceRequest], slot_types: SlotTypes) -> No
 
 
 def _plain_amounts(kernels: Sequence[PlannedKernel], amount_slots: frozenset[str]) -> dict[str, Decimal]:
-    """Returns the amounts, outside the alternatives, that all kernels request of the slots in ``amount_slots``."""
+    """Returns the amounts of ``amount_slots`` that the kernels request by their slots, not by device requests.
+
+    Raises InvalidInput if the kernels request different amounts of one slot.
+    """
     plain_amounts: dict[str, Decimal] = {}
     for name in sorted(amount_slots):
         quantities = {kernel.slots[name] for kernel in kernels}

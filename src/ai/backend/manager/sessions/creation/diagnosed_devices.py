@@ -16,7 +16,7 @@ _FIELD = "config.diagnosed_devices"
 def check_diagnosed_devices(
     caller: Caller, owner: Caller, request: CreateSession, candidates: Candidates, devices: DeviceReader
 ) -> dict[str, list[str]]:
-    """Returns the devices that a session sees without holding them, each once, by plugin.
+    """Checks and returns, by plugin, the devices that a session may see without holding them, each once.
 
     Raises:
         Forbidden: the caller is no superadmin, or the session belongs to somebody else.

@@ -180,15 +180,17 @@ class SessionFactory:
         return await self.checker.find(caller, owner, request), claim
 
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
-        """Returns a slot of a claim that workloads cannot share on an agent of the claim's resource group. Returns None
-        if several sessions may use the claim at once. Raises NotFound.
+        """Returns a slot of a device claim that only one session may use at a time, or None if there is none.
+
+        Such a slot cannot be shared by workloads on an agent of the claim's resource group. Raises NotFound.
         """
         claim = await self._naming.find(user_id, group_id, name)
         return self._naming.unshared_slot(claim, await self.agents.agents(scaling_group=claim.scaling_group))
 
     def _build_environ(self, owner: Caller, requested_variables: Mapping[str, str]) -> dict[str, str]:
-        """Returns the checked environment of a session. An administrator's setting of the owner, not the request,
-        decides if the session's user may become root.
+        """Checks and returns the environment variables of a session.
+
+        An administrator's setting of the owner, not the request, decides if the session's user may become root.
         """
         environ = dict(checks.check_environ(requested_variables, max_bytes=self.settings.max_environ_bytes))
         environ.pop(_SUDO_VARIABLE, None)

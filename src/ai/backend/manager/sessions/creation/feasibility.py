@@ -130,7 +130,10 @@ def restrict_to_class(
     *,
     has_folders: bool,
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
-    """Returns candidates with agents of a runtime class, and kernels with its cost. Raises as ``agents_with_class``."""
+    """Returns only candidate agents that offer a runtime class, and kernels with the cost of the class added.
+
+    Raises as ``agents_with_class``.
+    """
     agents, class_slots = agents_with_class(
         candidates.agents,
         name,
@@ -264,8 +267,9 @@ class FeasibilityChecker:
         )
 
     async def _check_offered(self, slots: ResourceSlot, agents: Sequence[Agent], candidates: Candidates) -> None:
-        """Raises UnsupportedResource for a slot that none of these agents has. The error names other resource groups
-        that have the slot and are open to the owner.
+        """Raises UnsupportedResource if one of the slots is offered by none of the given agents.
+
+        The error names other resource groups that have the slot and are open to the owner.
         """
         offered_slots = {name for agent in agents for name in _slot_names(agent, self.devices)}
         missing_name = next((name for name in sorted(slots.nonzero()) if name not in offered_slots), None)

@@ -37,7 +37,10 @@ class SessionMounts:
 
 
 def _without_mounts(values: Mapping[str, Any], mounts: Sequence[str]) -> dict[str, Any]:
-    """Returns ``values`` without the entries of these mounts, since folders refuse entries of unknown mounts."""
+    """Returns ``values`` without the entries that belong to the given mounts.
+
+    Folders refuse entries of unknown mounts.
+    """
     return {name: value for name, value in values.items() if not any(_is_of_mount(name, mount) for mount in mounts)}
 
 

@@ -34,7 +34,10 @@ def parse_start(text: str, now: datetime) -> datetime:
 
 
 def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
-    """Checks that a shell accepts the names, that no value has a NUL, and that the total size is allowed."""
+    """Checks the environment variables of a request and returns a copy; raises InvalidInput.
+
+    A shell must accept the names, no value may have a NUL, and the total size must be allowed.
+    """
     for name, value in environ.items():
         check_env_name(name)
         if "\0" in value:

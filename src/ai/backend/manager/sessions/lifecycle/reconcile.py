@@ -37,7 +37,10 @@ _BEFORE_RUNNING = frozenset({*PROGRESS, KernelStatus.RESTARTING})
 
 
 class KernelReconciler:
-    """Compares an agent's kernels with the stored kernels, and gives up a kernel that two reports lacked."""
+    """Compares the kernels that an agent reports with the stored kernels of the agent.
+
+    A stored kernel that is missing in two reports is given up.
+    """
 
     def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
         self._store = store
@@ -98,7 +101,7 @@ class KernelReconciler:
         )
 
     async def _is_up_to_date(self, agent_id: AgentId, epoch: int, observed_seq: int | None) -> bool:
-        """Returns False for a report that is older than the applied observations of its agent.
+        """Returns True if a report is not older than the applied observations of its agent, otherwise False.
 
         Reports of an earlier epoch are of a dead process, or of an agent without its earlier data, whose epochs have
         begun anew. They count once no others came for as long as an agent may be silent.
@@ -118,7 +121,7 @@ class KernelReconciler:
         reported_kernels: Sequence[KernelPresence],
         expected_kernels: Mapping[str, KernelOccupancy],
     ) -> list[KernelPresence]:
-        """Returns kernels that run by this and the last report, although their stored status is before RUNNING."""
+        """Returns kernels that two reports call RUNNING in turn, although their stored status is before RUNNING."""
         unobserved_kernels = {
             (presence.kernel_id, presence.attempt): presence
             for presence in reported_kernels
@@ -146,7 +149,7 @@ class KernelReconciler:
         return occupancy.status is not KernelStatus.SCHEDULED and not timedelta() <= status_age <= grace_period
 
     async def _orphans(self, agent_id: AgentId, suspected_kernels: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Returns the suspected kernels that belong to no session by freshly read rows.
+        """Returns those of the suspected kernels that still belong to no session when the store is read again.
 
         A session may have been placed since the kernels became suspected.
         """

@@ -37,7 +37,7 @@ _TRANSIENT_STATUSES = (*states.STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WatchdogLoop(PeriodicLoop):
-    """Marks silent agents as lost and moves sessions whose state lasts too long."""
+    """Marks silent agents as lost, and ends or moves on sessions that stay in a transient status too long."""
 
     period_s = 3.0
 
