@@ -70,7 +70,10 @@ def _copy_both_ways(agent_socket: socket.socket, port: int) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copies bytes until the source ends, and then ends the target too. If either side is cut, both are cut."""
+    """Copies bytes from one socket to another until the source ends, and then ends the sending side of the target.
+
+    If either socket is cut, both are cut.
+    """
     try:
         while True:
             data = source.recv(_RECEIVE_BYTES)

@@ -106,7 +106,10 @@ def _is_current(byte_code: Path, source: Path) -> bool:
 
 
 def remove_other_copies(copy: Path, workload_texts: Collection[str]) -> None:
-    """Removes other runner copies whose path is in no text of ``workload_texts``, which has one text a workload."""
+    """Removes all copies of the runner except ``copy`` and except those that a workload still uses.
+
+    ``workload_texts`` has one text for each workload; a copy is in use if a text contains the name of the copy.
+    """
     for other_copy in copy.parent.iterdir():
         if other_copy.name != copy.name and not any(
             other_copy.name in workload_text for workload_text in workload_texts
@@ -115,7 +118,7 @@ def remove_other_copies(copy: Path, workload_texts: Collection[str]) -> None:
 
 
 def needs_byte_code(copy: Path, version: str) -> bool:
-    """Returns whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
+    """True if a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
     cache_tag = "cpython-" + "".join(version.split(".")[:2])
     return not all(
         _is_current(copy / "__pycache__" / f"{path.stem}.{cache_tag}.pyc", path) for path in copy.glob("*.py")

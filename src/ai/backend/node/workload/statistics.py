@@ -76,7 +76,10 @@ def _command_of(pid: int) -> str:
 
 
 class Measurable(Protocol):
-    """Holds the parameters for measuring a workload; ``cgroups`` have a ``path`` each."""
+    """Describes a workload that can be measured: its key, control groups, home directory and limits.
+
+    Each of the ``cgroups`` has a ``path``.
+    """
 
     @property
     def key(self) -> WorkloadKey: ...
@@ -100,7 +103,7 @@ class _HomeSize:
 
 @dataclass(slots=True)
 class _WorkloadState:
-    """Holds the measuring state of one workload between two rounds.
+    """Holds the values of one workload that the next round of measurements needs from the round before.
 
     ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
     the I/O of its processes, if it had to be read from them.
@@ -134,7 +137,10 @@ class Meter:
         return {key: self._measure(key, record, pids, cgroups, now_s) for key, record, pids in workloads}
 
     def home_size(self, record: Measurable, now_s: float) -> int:
-        """Returns the bytes in a workload's home. Walks of homes are spaced to cost at most a fiftieth of one core."""
+        """Returns the bytes in a workload's home, from a stored measurement if that is recent enough.
+
+        Walks of homes are spaced to cost at most a fiftieth of one core.
+        """
         stored_size = self._homes.get(record.key)
         if stored_size is not None and now_s < stored_size.due_at:
             return stored_size.size_bytes
@@ -146,7 +152,10 @@ class Meter:
         return size_bytes
 
     def _renew_home_sizes(self, records: Sequence[Measurable], now_s: float) -> None:
-        """Measures the homes that are due, longest waiting first, while all walks cost at most a fiftieth of a core."""
+        """Measures the sizes of homes whose stored sizes are too old, beginning with the oldest.
+
+        Stops when all walks together have cost a fiftieth of one core.
+        """
         earned_s = max(0.0, now_s - self._last_at) * HOME_SIZE_DUTY
         self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned_s), now_s
         due_at_of_home = {
@@ -217,7 +226,7 @@ def _cpu_percent(state: _WorkloadState, cpu_used_ms: float, now_s: float) -> flo
 
 
 def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
-    """Returns pid and start time of a process that is in another network than the agent; None if there is none."""
+    """Returns the pid and start time of a process in another network namespace than the agent's; None if none is."""
     own_namespace = Path("/proc/self/ns/net").readlink()
     for pid in pids:
         try:
