@@ -62,8 +62,10 @@ class ObjectPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageContext:
-    """Holds the values that the proxy hands to a storage. ``owner``: uid and gid of all files that it makes, where the
-    process may give files away."""
+    """Holds the values that the storage proxy passes to an object storage, such as the owner of new files.
+
+    ``owner``: uid and gid of all files that the storage makes, where the process may give files away.
+    """
 
     owner: tuple[int, int] | None = None
 
@@ -186,14 +188,14 @@ class ObjectStorage(ABC):
         raise NotSupported(f"The object storage {self.name} makes no URLs.")
 
     async def mount_path(self, prefix: str) -> Path:
-        """Returns the absolute directory of the objects below ``prefix``, which is the same on hosts.
+        """Returns the absolute path at which hosts that mount the storage see the objects below ``prefix``.
 
-        With ``mount``. Raises NoSuchFile.
+        The path is the same on all hosts. With the capability ``mount``. Raises NoSuchFile.
         """
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def open_file(self, key: str) -> OpenFile:
-        """Opens an object as a file. With ``mount``. Raises NoSuchFile."""
+        """Opens an object as a file, if the storage has the capability ``mount``. Raises NoSuchFile."""
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def put(self, key: str, parts: bytes | AsyncIterable[bytes], *, size: int | None = None) -> None:

@@ -72,9 +72,9 @@ def _check_size(schema: Mapping[str, Any]) -> None:
 
 
 def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the problems of options by their place, such as ``{"threads": "0 is less than the minimum of 1"}``.
+    """Returns the faults of options by option name, such as ``{"threads": "0 is less than the minimum of 1"}``.
 
-    Empty if the schema allows the options. The place of the whole is empty.
+    Empty if the schema allows the options. A fault of all options together has an empty name.
     """
     try:
         size_bytes = len(json.dumps(options, allow_nan=False).encode())
@@ -142,7 +142,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:
 
 
 def _non_null_error(error: Any) -> Any:
-    """Returns the error of the only alternative that is not ``null``, as optional fields have.
+    """Returns the error of the only non-null alternative of an ``anyOf``, the schema of an optional field.
 
     Returns None for other errors.
     """

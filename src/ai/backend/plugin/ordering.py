@@ -40,15 +40,21 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Describes the state of a resource group: the ``capacity`` of its agents, and what running sessions occupy by
-    scope. Scopes in ``occupied`` are written ``domain``, ``domain/project`` and ``domain/project/user``."""
+    """Describes the resources of a resource group: the total of its agents, and what running sessions occupy.
+
+    ``capacity`` is that of the agents. Scopes in ``occupied`` are written ``domain``, ``domain/project`` and
+    ``domain/project/user``.
+    """
 
     capacity: ResourceSlot
     occupied: Mapping[str, ResourceSlot]
 
 
 class AbstractOrder(ABC):
-    """Orders the pending sessions of a resource group. Made without arguments, once for each manager."""
+    """The base of ordering plugins, which order the pending sessions of a resource group.
+
+    Made without arguments, once for each manager.
+    """
 
     spi_version: ClassVar[int] = SPI_VERSION
 

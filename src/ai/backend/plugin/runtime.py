@@ -127,8 +127,11 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExit:
-    """Describes the end of a workload. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it; ``program``
-    if it is the end of :attr:`WorkloadSpec.program`, by itself or by ``cancel``."""
+    """Describes the end of a workload: its exit code or signal, and the reason.
+
+    ``signal`` excludes ``code``; ``oom`` if the memory limit ended it; ``program`` if it is the end of
+    :attr:`WorkloadSpec.program`, by itself or by ``cancel``.
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -154,7 +157,7 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExited:
-    """Reports that a workload has exited, which ``inspect`` reports too. May be lost or repeated."""
+    """The event that a workload has exited. An event may be lost or repeated; ``inspect`` reports the exit too."""
 
     key: WorkloadKey
     exit: WorkloadExit
@@ -251,7 +254,7 @@ class RuntimeInfo:
 
 
 class PortExposure(StrEnum):
-    """Selects who can connect to ports that programs of a workload open at 127.0.0.1."""
+    """Names the programs that can connect to ports of a workload at 127.0.0.1: its own only, or all of the host."""
 
     PRIVATE = "private"
     """The workload itself, and the tunnels of this platform."""
@@ -291,8 +294,12 @@ class RunnerChannel(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """Describes a process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
-    ``shown_pid`` is its number as the workload itself sees it."""
+    """Describes a process of a workload: its pids, command and measurements.
+
+    ``pid`` is the host's; with ``started``, of any origin, it is never another process's. ``shown_pid`` is its number
+    as
+    the workload itself sees it.
+    """
 
     pid: int
     started: int
@@ -302,10 +309,13 @@ class ProcessView:
 
 
 class AbstractRuntime(ABC):
-    """Makes and supervises workloads, as the contract in this module's docstring says.
+    """The base of runtimes, which make and supervise workloads on a node.
 
-    A plugin is a class under the entry point group :data:`ENTRY_POINT_GROUP`, made of its settings (the agent's table
-    ``[runtime]``, as ``settings_model``) and the directory of its durable records; ``agent.runtime`` names it.
+    The contract is in this module's docstring. A plugin is a class under the entry point group
+    :data:`ENTRY_POINT_GROUP`,
+    made of its settings (the agent's table ``[runtime]``, as ``settings_model``) and the directory of its durable
+    records;
+    ``agent.runtime`` names it.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION
@@ -339,9 +349,10 @@ class AbstractRuntime(ABC):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        """Returns a private network for the kernels of a session on this node, before its first workload. Idempotent.
+        """Creates the private network of a session on this node, before the session's first workload, and returns it.
 
-        With ``overlay`` it reaches those on other nodes as well, at the given addresses; one of the session with
+        Idempotent. With ``overlay`` it reaches kernels on other nodes as well, at the given addresses; one of the
+        session with
         another ``overlay``, of an earlier placement, is replaced. Raises CreationDenied with the reason if there can be
         none here, WorkloadError or Unavailable if it failed; ``remove_network`` finds what is half made.
         """
@@ -356,7 +367,7 @@ class AbstractRuntime(ABC):
         return ()
 
     async def broken_networks(self) -> Sequence[SessionId]:
-        """Lists the sessions whose network was removed under their workloads and cannot be repaired."""
+        """Lists the sessions whose network was removed while their workloads were running, and cannot be repaired."""
         return ()
 
     @abstractmethod

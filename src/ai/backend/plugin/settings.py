@@ -1,4 +1,4 @@
-"""The base of every settings model, and the values that settings hold."""
+"""Defines the base of every settings model, and types of values in settings (sizes and quantities)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def problems_of(error: ValidationError) -> dict[str, str]:
-    """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
+    """Returns the fault of each key of settings: ``{"devices.0.colour": "there is no such key"}``.
+
+    The key ``""`` is the whole table.
+    """
     return {
         ".".join(map(str, error_details["loc"])): _MESSAGES.get(error_details["type"])
         or error_details["msg"].removeprefix("Value error, ")

@@ -87,7 +87,7 @@ class VolumeUsage:
 
 @dataclass(frozen=True, slots=True)
 class VolumeMetric:
-    """Counts reads and writes since the machine started, as far as the volume knows."""
+    """Holds the counts of reads and writes of a volume since the machine started, as far as the volume knows them."""
 
     iops_read: int = 0
     iops_write: int = 0
@@ -199,8 +199,12 @@ class Upload(ABC):
 
 
 class Progress:
-    """Holds the progress of a long operation; written by its thread, read by others. ``cancel`` makes it end early with
-    nothing left of it, ``abandon`` where it is, to be taken up in another life."""
+    """Holds the progress of a long operation, and requests to end the operation early.
+
+    Written by its thread, read by others. ``cancel`` makes it end early with nothing left of it, ``abandon`` where it
+    is,
+    to be taken up by the next process.
+    """
 
     def __init__(self) -> None:
         self.current = 0
@@ -236,8 +240,12 @@ class UnfinishedClone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeContext:
-    """Holds the values that the proxy hands to a volume: ``owner``, uid and gid of all that it makes where the process
-    may give files away; ``waypoint``, called at named points of operations, where kill tests can end the process."""
+    """Holds the values that the storage proxy passes to a volume: the owner of new files, and a function for tests.
+
+    ``owner``: uid and gid of all that the volume makes where the process may give files away; ``waypoint``: called at
+    named
+    points of operations, where kill tests can end the process.
+    """
 
     owner: tuple[int, int] | None = None
     waypoint: Callable[[str], None] = field(default=lambda _: None)
@@ -266,7 +274,10 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Prepares the volume. Raises InvalidInput: the place cannot be used, or holds something else."""
+        """Prepares the volume for use.
+
+        Raises InvalidInput: the place cannot be used, or holds something else.
+        """
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
         """Converts files of an older layout to the present layout, before ``start``.
@@ -287,8 +298,10 @@ class AbstractVolume(ABC):
     async def usage(self) -> VolumeUsage: ...
 
     async def metric(self) -> VolumeMetric:
-        """Returns metrics, with the capability ``metric``. Raises PluginError where that is promised and this is
-        missing."""
+        """Returns the counts of reads and writes of the volume, with the capability ``metric``.
+
+        Raises PluginError if the volume promises the capability and does not measure.
+        """
         raise PluginError("the volume promises metrics and does not measure any")
 
     async def mount(self) -> Mount | None:
@@ -343,7 +356,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
-        """Returns the absolute path on hosts that have this volume mounted at the same place."""
+        """Returns the absolute path of a folder's subpath on hosts that mount this volume at the same place."""
 
     @abstractmethod
     async def folder_usage(self, folder: VFolderId) -> FolderUsage: ...
@@ -406,7 +419,10 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
-        """Opens an upload, whose calls block like this one. Raises UploadNotFound, UploadIsBeingWritten."""
+        """Opens an upload for writing. Raises UploadNotFound, UploadIsBeingWritten.
+
+        Blocking, as are the calls of the upload.
+        """
 
     @abstractmethod
     async def drop_upload(self, folder: VFolderId, session: str) -> None:

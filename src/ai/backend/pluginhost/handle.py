@@ -95,12 +95,18 @@ class PluginHandle:
 
     @property
     def reason(self) -> str | None:
-        """The oldest fault that no later call of the same kind has cleared; None for a healthy plugin."""
+        """The text of the plugin's oldest fault that is not cleared; None for a healthy plugin.
+
+        A fault is cleared by a later call of the same kind that succeeds.
+        """
         return next(iter(self._faults.values()), None)
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """The objects from which a heartbeat's report of the plugin is made; a change replaces at least one of them."""
+        """The objects that determine the heartbeat's report about the plugin.
+
+        A change of the report replaces at least one of them.
+        """
         first_fault = next(iter(self._faults.values()), None)
         return self._class, self._plugin, self._options_schema, first_fault, self._retry_at < float("inf")
 
@@ -247,7 +253,7 @@ class PluginHandle:
         loop.call_later(delay_s + 0.01, self.on_change)
 
     def _record_fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
-        """Records a fault of the plugin, logs each text once, and returns the text."""
+        """Records a fault of the plugin, and returns the shortened text. Logs each text once."""
         fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
         self._faults[call_kind] = fault_text
         if self._logged_faults.get(call_kind) != fault_text:
@@ -299,7 +305,7 @@ class PluginHandle:
         return result
 
     def complain(self, call_kind: str, reason: str | None) -> None:
-        """Records that a part of the plugin's answers is invalid; None clears the fault."""
+        """Records the fault ``reason`` of one kind of the plugin's answers; None clears the fault of this kind."""
         self._faults.pop(call_kind, None)
         if reason is not None:
             self._record_fault(call_kind, reason)

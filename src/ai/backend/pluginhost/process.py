@@ -66,15 +66,17 @@ name.
 
 
 class HostedCallFailed(Exception):
-    """Raised when a plugin in a host raises an exception that the interface does not name. The text begins with its
-    class.
+    """Raised when a plugin in a host raises an exception that is not part of the plugin interface.
+
+    The text begins with the exception's class.
     """
 
 
 @dataclass(slots=True)
 class HookState:
-    """Describes how a hook's managed state is stored: ``keep`` takes the state that a call returns, ``save`` stores it
-    during the call.
+    """Holds the two callbacks by which the agent stores the managed state of a hook call.
+
+    ``keep`` takes the state that a call returns, ``save`` stores it during the call.
     """
 
     keep: Callable[[KeptState], None]
@@ -180,7 +182,7 @@ class HostProcess:
             self.kill(f"{call_name} missed its deadline {timeout_count} times in a row")
 
     async def _await_cancelled(self, call_name: str, call_id: int, pending_call: _PendingCall, deadline: float) -> None:
-        """Waits until the deadline for a cancelled call to end, since its host may be blocked."""
+        """Waits until the deadline for a cancelled call to end. If it does not end, the host counts as blocked."""
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.wait([pending_call.answer])
@@ -189,7 +191,10 @@ class HostProcess:
         self._waiting.pop(call_id, None)
 
     async def stream(self, method: str) -> AsyncIterator[Any]:
-        """Yields the items of an endless call. Raises as :meth:`call`. The oldest are dropped if they are not taken."""
+        """Calls a method that never returns, and yields the items that the method sends. Raises as :meth:`call`.
+
+        The oldest items are dropped if they are not taken.
+        """
         pending_call = _PendingCall(asyncio.get_running_loop().create_future())
         call_id = self._send_call(method, (), 0.0, pending_call)
         item_task: asyncio.Task[bytes] | None = None
@@ -326,9 +331,9 @@ class HostProcess:
             return
 
     async def stop(self) -> None:
-        """Closes the socket, which ends the host; kills it if that is not enough. ``on_ended`` is not called.
+        """Ends the host by closing its socket, and kills the host if it does not end.
 
-        A caller that is cancelled goes on when the host has ended.
+        ``on_ended`` is not called. A caller that is cancelled goes on when the host has ended.
         """
         stop_task = asyncio.create_task(self._stop(), name=f"end of host of {self._label}")
         cancellation: asyncio.CancelledError | None = None
@@ -382,8 +387,10 @@ class HostProcess:
 
 
 def _kill_children(host_pid: int) -> None:
-    """Ends the processes that a dead host has left in its session. A process group keeps its number only as long as it
-    has members, so its number alone is not enough to kill by."""
+    """Kills the processes that a dead host has left in its session.
+
+    A process group keeps its number only as long as it has members, so its number alone is not enough to kill by.
+    """
     for stat_path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat_path.read_bytes().rpartition(b")")[2].split()
@@ -444,8 +451,10 @@ def _exception_of(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns the environment variables of a host: of this process :data:`INHERITED_VARIABLES` and ``names``, in which
-    ``*`` at the end marks a prefix."""
+    """Returns the environment of a host process: the allowed variables of this process, and two for Python.
+
+    Allowed are :data:`INHERITED_VARIABLES`, ``LC_*`` and ``names``, in which ``*`` at the end marks a prefix.
+    """
     exact_names = {*INHERITED_VARIABLES, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
     environment = {

@@ -41,7 +41,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedName:
-    """Names a metric as existing dashboards know it, such as ``DCGM_FI_DEV_FB_USED``.
+    """Holds the second name under which Prometheus shows a metric, for existing dashboards: ``DCGM_FI_DEV_FB_USED``.
 
     Prometheus then shows the metric of each device under it besides our own name, with the labels ``gpu`` and ``UUID``
     that DCGM's exporter gives. ``factor`` turns our unit into the one of that name (1 / 2**20 for MiB).
@@ -76,7 +76,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatContext:
-    """Selects at which time and for which objects metrics are gathered.
+    """Holds the parameters of one gathering of metrics: the time, the workloads, and their processes.
 
     ``at`` is Unix time; ``allocations`` are of the workloads that hold devices of the plugin; ``pids`` are their host
     processes, with ``process_metrics`` and where the runtime knows them.
@@ -306,12 +306,15 @@ class AbstractComputePlugin(ABC):
         return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        """Returns the rules by which a device's variant properties satisfy the requirements of sessions (BEP-1000)."""
+        """Returns the namespaces of the devices' variant properties (BEP-1000).
+
+        A namespace has the rules by which a device's variant properties satisfy the requirements of sessions.
+        """
         return ()
 
     @abstractmethod
     def alloc_map_spec(self) -> AllocMapSpec | None:
-        """Returns the stock alloc map of this plugin as data.
+        """Returns the parameters of the stock alloc map that this plugin uses.
 
         Returns None if ``create_alloc_map`` makes its own map.
         """
@@ -371,9 +374,10 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
 def resource_lines(
     prefix: str, ids: Iterable[str], shares: Sequence[tuple[int, int, int]] | None = None
 ) -> dict[str, str]:
-    """Returns lines of ``resource.txt`` for libraries in the session that read it (peer facts 2.4).
+    """Returns a plugin's entries of the session's file ``resource.txt``: device ids, and the limits of shared devices.
 
-    ``shares`` are (number of the device, bytes of memory, processors) of devices that are held in parts.
+    Libraries in the session read the file (peer facts 2.4). ``shares`` are (number of the device, bytes of memory,
+    processors) of devices that are held in parts.
     """
     lines = {
         f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{device_id}" for rank, device_id in enumerate(ids)),
@@ -386,7 +390,7 @@ def resource_lines(
 
 
 class PluginHook(AbstractLifecycleHook):
-    """Configures the workload by its plugin, and does nothing else."""
+    """The default lifecycle hook: returns the plugin's ``configure`` before the creation, and does nothing else."""
 
     def __init__(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: AbstractComputePlugin

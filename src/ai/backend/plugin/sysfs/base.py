@@ -50,7 +50,7 @@ COUNTER_STATS = frozenset({"diff", "rate"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """Describes a metric of one device.
+    """Holds one reading of a metric of one device, before it is converted to a measurement.
 
     ``together`` says how those of several devices are combined: ``sum`` or ``max``.
     """
@@ -65,7 +65,10 @@ class Raw:
 
     @property
     def usable(self) -> bool:
-        """Returns False for -1 and for all bits set, which a missing sensor often returns."""
+        """True if the value is a finite number from 0 on and below 2**63.
+
+        A missing sensor often returns -1, or all bits set.
+        """
         return math.isfinite(self.value) and 0 <= self.value < 2**63
 
 
@@ -79,7 +82,7 @@ def measurements(readings: Iterable[Raw]) -> list[Measurement]:
 
 
 def of_workload(readings: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
-    """Returns the readings of one workload's devices, combined as if they were one device."""
+    """Returns the measurements of one workload: the readings of its devices, combined as if they were one device."""
     return _combined_measurements([reading for reading in readings if reading.usable and reading.device_id in devices])
 
 
@@ -144,7 +147,7 @@ class ScannedDevice:
 
 
 class TreeHook(PluginHook):
-    """Configures a workload by the plugin, also for a diagnosis.
+    """The lifecycle hook of sysfs plugins: returns a workload's configuration before its creation, or for a diagnosis.
 
     Nothing is taken, so that a diagnosis only needs existing devices.
     """
@@ -200,7 +203,7 @@ class TreePlugin(AbstractComputePlugin):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _scan_unmasked(self) -> list[ScannedDevice]:
-        """Scans devices, and returns them without the masked devices and with the vanished devices."""
+        """Scans the devices, leaves out the masked ones, and adds earlier devices that have vanished, as unhealthy."""
         masked_ids = set(self.roots.device_mask)
         present_devices = {
             candidate.device.device_id: candidate
@@ -231,7 +234,10 @@ class TreePlugin(AbstractComputePlugin):
     async def configuration(
         self, workload: Workload, device_alloc: DeviceAllocation, *, is_diagnostic: bool = False
     ) -> WorkloadConfig:
-        """Returns the same as :meth:`configure`, with ``is_diagnostic`` also for devices that have failed."""
+        """Returns the configuration of a workload, like :meth:`configure`.
+
+        With ``is_diagnostic`` also for devices that have failed.
+        """
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return WorkloadConfig()
@@ -270,7 +276,7 @@ class TreePlugin(AbstractComputePlugin):
         return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=details)
 
     async def _readings(self, round_time: float) -> Sequence[Raw]:
-        """Returns the readings of the devices as listed last. The devices are read once for one ``round_time``."""
+        """Returns the readings of all listed devices. Reads the devices only once for each ``round_time``."""
 
         def measure_devices() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != round_time:
@@ -307,7 +313,7 @@ def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
 
 
 def distinct(serial_pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Maps the places of devices to ids.
+    """Returns a unique id for each device, by the device's place.
 
     The id is the serial number, or the place if two devices share a serial number.
     """

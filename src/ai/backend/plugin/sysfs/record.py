@@ -25,8 +25,10 @@ from ai.backend.plugin.sysfs.tree import RecordingTree
 
 
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
-    """Returns the plugin of an entry point, or of ``package.module:Class``. Raises PluginError: it reads no sysfs, or
-    its settings are wrong; Exception: anything that importing it raises."""
+    """Loads and makes the sysfs plugin of an entry point, or of ``package.module:Class``.
+
+    Raises PluginError: it reads no sysfs, or its settings are wrong; Exception: anything that importing it raises.
+    """
     entry_points_found = {entry_point.name: entry_point.value for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
     plugin = make_plugin(load_plugin(entry_points_found.get(name, name)), settings)
     if not isinstance(plugin, TreePlugin):

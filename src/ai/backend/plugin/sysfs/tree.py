@@ -47,7 +47,7 @@ class Tree:
         self._bases = {top_folder: os.path.realpath(root_path) for top_folder, root_path in self._roots.items()}
 
     def _real(self, path: str) -> Path:
-        """Returns the real path of a path of the node; only paths below /sys and /dev are replaced."""
+        """Returns the path at which a path of the node is really read; other roots replace only /sys and /dev."""
         _, tree_root, *relative = PurePosixPath(path).parts
         return self._roots[tree_root].joinpath(*relative) if tree_root in self._roots else Path(path)
 
@@ -80,7 +80,7 @@ class Tree:
             return None
 
     def value(self, path: str) -> float | None:
-        """Reads an attribute like :meth:`number`. Returns None if that fails."""
+        """Reads an attribute as a number, like :meth:`number`. Returns None if that fails."""
         try:
             return self.number(path)
         except (Missing, Unreadable):
@@ -130,7 +130,7 @@ class Tree:
         return real_path
 
     def group(self, path: str) -> int | None:
-        """Returns the group that may use a device node if not everybody may.
+        """Returns the id of the group that may use a device node, unless everybody may use the node.
 
         Returns None for root's group or a missing node.
         """
@@ -192,7 +192,10 @@ def _split_line(line: str) -> tuple[str, str, str]:
 
 
 class RecordingTree(Tree):
-    """Records every path that is read. :meth:`recorded` yields everything that a plugin needs to run again."""
+    """A tree that remembers every path that is read; :meth:`recorded` yields a recording of these paths.
+
+    The recording has everything that a plugin needs to run again.
+    """
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         super().__init__(sys, dev)
@@ -203,7 +206,7 @@ class RecordingTree(Tree):
         return super()._real(path)
 
     def recorded(self) -> Iterator[str]:
-        """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
+        """Yields the lines of the recording: each existing path that was read, and each link on the way to a path."""
         line_by_path: dict[str, str] = {}
         for path in self._paths:
             self._record_path(path, line_by_path, depth=0)
@@ -213,7 +216,7 @@ class RecordingTree(Tree):
                 yield line_by_path[path]
 
     def _record_path(self, path: str, line_by_path: dict[str, str], depth: int) -> None:
-        """Records a path. Each link on the way is a line of its own, followed by the path to which it leads."""
+        """Adds the lines for one path to ``line_by_path``: one for each link on the way, and one for the final path."""
         path_parts = path.strip("/").split("/")
         for part_count in range(2, len(path_parts) + 1):
             path_prefix = "/" + "/".join(path_parts[:part_count])

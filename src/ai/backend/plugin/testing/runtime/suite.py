@@ -41,7 +41,10 @@ class Talk:
                 self._news.notify_all()
 
     async def until(self, is_wanted: Callable[[Frame], bool], description: str = "frame") -> Frame:
-        """Waits for a matching frame, and returns the first match, also among the frames that were already read."""
+        """Waits for a frame that satisfies a condition, and returns the first such frame.
+
+        Frames that were already read count too.
+        """
         try:
             async with asyncio.timeout(self._patience_s), self._news:
                 await self._news.wait_for(lambda: self.is_over or any(map(is_wanted, self.frames)))

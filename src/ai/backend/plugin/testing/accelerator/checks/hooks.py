@@ -117,7 +117,7 @@ async def the_managed_state_is_small_json(subject: Subject) -> None:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def the_end_is_safe_without_a_beginning(subject: Subject) -> None:
-    """``post_terminate`` works where ``pre_create`` died before its first effect."""
+    """``post_terminate`` works for a workload whose ``pre_create`` was never called."""
     await subject.hook("post_terminate", await subject.an_allocation(), ManagedState())
 
 
@@ -204,7 +204,7 @@ async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def workloads_do_not_mix(subject: Subject) -> None:
-    """Hooks of two kernels at once give what each gives alone."""
+    """The hooks of two kernels that run at once give the same results as each hook alone."""
     request = await subject.a_request()
     alloc_map = await subject.call("create_alloc_map")
     allocations = []
@@ -261,7 +261,7 @@ def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
-    """A workload that holds no device is not configured, and shows none."""
+    """A workload without devices gets an empty configuration and an empty list of attached devices."""
     config = await subject.hook("pre_create", DeviceAllocation(), ManagedState())
     expect(config == WorkloadConfig(), f"a workload that holds nothing gets {format_value(config)}")
     attached_devices = list(await subject.call("alloc_to_devices", DeviceAllocation()))
@@ -286,7 +286,10 @@ async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None
 
 @CHECKS.add("decision 0621")
 async def a_diagnosis_takes_nothing(subject: Subject) -> None:
-    """A workload that diagnoses devices of another one sees them; these are prepared and offered as before."""
+    """A diagnosis of a workload's devices changes neither the listed devices nor the workload's configuration.
+
+    Every hook call of the diagnosing workload succeeds.
+    """
     if not subject.plugin.capabilities.diagnosable:
         raise NotApplicable("the plugin shows no devices for a diagnosis")
     allocation, state, diagnosis_state = await subject.an_allocation(), ManagedState(), ManagedState()
