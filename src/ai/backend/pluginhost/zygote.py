@@ -35,9 +35,11 @@ _MAX_REQUEST_BYTES = 8192
 
 
 class Zygote:
-    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left.
+    """Forks host processes on request, and reports their pids and exit statuses to the agent.
 
-    The kernel closes the agent's end however the agent dies.
+    Requests come on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left. The kernel
+    closes
+    the agent's end however the agent dies.
     """
 
     def __init__(self, requests: socket.socket) -> None:
@@ -137,8 +139,9 @@ class Zygote:
             os.close(life_fd)
 
     def _end_orphans(self) -> bool:
-        """Kills the processes that ended hosts have left, except those that may outlive them. Returns True if any still
-        runs.
+        """Kills the processes that ended hosts have left. Returns True if any of them still runs.
+
+        Processes that may outlive their hosts are not killed.
         """
         own_pids = {os.getpid(), *self._hosts.values()}
         orphan_pids = [pid for pid in proc.children(os.getpid()) if pid not in own_pids and not _outlives(pid)]
@@ -147,8 +150,9 @@ class Zygote:
 
 
 def _outlives(pid: int) -> bool:
-    """Returns True for a process that its plugin started to outlive the host. An ended process is reaped as others
-    are.
+    """True for a running process that its plugin started to outlive the host.
+
+    An ended process is reaped as others are.
     """
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -38,7 +38,7 @@ class _ConsoleItem:
 
 
 class Console:
-    """Buffers the unsent console output within the limits above; counts dropped characters by stream."""
+    """Buffers the console output that was not sent yet, up to a limit; counts the dropped characters of each stream."""
 
     def __init__(self) -> None:
         self._items: List[_ConsoleItem] = []
@@ -56,8 +56,9 @@ class Console:
         return self._next == len(self._items) and not any(self._dropped.values())
 
     def hide(self) -> None:
-        """Stores text instead of showing it, of which the tail can be shown later by `reveal` (the build log of a batch
-        run).
+        """Starts to store text instead of showing the text. `reveal` can show the tail later.
+
+        Used for the build log of a batch run.
         """
         self._hidden_tail = []
 

@@ -73,7 +73,10 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
-        """Runs the loop. `before_wait` runs once a round; while it returns True the round does not sleep."""
+        """Runs the loop until `stop`: calls the callbacks of ready descriptors and the due timers in each round.
+
+        `before_wait` runs once a round; while it returns True the round does not sleep.
+        """
         while self._running:
             has_more_work = self.before_wait()
             for fd, poll_events in self._poll.poll(0 if has_more_work else self._poll_timeout_ms()):

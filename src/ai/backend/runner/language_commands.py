@@ -52,7 +52,10 @@ def runtime_of(label: str) -> str:
 
 
 def default_command(runtime: str, step: str) -> Optional[str]:
-    """Returns the command of "*" in a step (clean, build, exec); None if the default is to do nothing."""
+    """Returns the default command of a step (clean, build, exec) of a batch run, which the user requests as "*".
+
+    Returns None if the default is to do nothing.
+    """
     if step == "clean":
         return None  # never delete by default what a mistake has put there
     if runtime in _COMMANDS:

@@ -63,7 +63,7 @@ def kill_group(pid: int, signal_number: int) -> None:
 
 
 def restore_session_environment() -> None:
-    """Removes the agent's prefix from the names of the session's environment variables."""
+    """Renames the session's environment variables in this process: removes the prefix that the agent added."""
     for name in [name for name in os.environ if name.startswith(SESSION_PREFIX)]:
         os.environ[name[len(SESSION_PREFIX) :]] = os.environ.pop(name)
 
@@ -191,8 +191,10 @@ def python_version() -> str:
 
 
 def restrict_ssh_keys(folder: str) -> None:
-    """Takes the permissions of others from a `.ssh` folder and its files, since ssh ignores keys that others may read
-    (spec 03-11:510). Links, and what cannot be changed, stay as they are."""
+    """Sets the modes of a `.ssh` folder (0700) and its files (0600), since ssh ignores keys that others may read.
+
+    (spec 03-11:510). Links, and files that cannot be changed, stay as they are.
+    """
     try:
         if os.path.islink(folder):
             return

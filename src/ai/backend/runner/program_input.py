@@ -32,7 +32,10 @@ _CALLS_BY_MACHINE: Dict[str, Dict[int, str]] = {
 
 
 class ProgramInput:
-    """Feeds one program at a time; calls `on_wait` when the program waits for input that the client has not sent."""
+    """Writes the client's input to the stdin of one program at a time, and detects when the program waits for input.
+
+    Calls `on_wait` when the program waits for input that the client has not sent.
+    """
 
     def __init__(self, loop: Loop, on_wait: Callable[[], None]) -> None:
         self._loop = loop
@@ -57,7 +60,10 @@ class ProgramInput:
         return read_fd
 
     def follow(self, pid: int) -> None:
-        """Reports when the program `pid` waits for input. It was started with the descriptor that `open` returned."""
+        """Begins to check repeatedly if the program `pid` waits for input.
+
+        The program was started with the descriptor that `open` returned.
+        """
         self._pid = pid
         if self._write_fd >= 0:
             self._check_later(_MIN_DELAY_S)

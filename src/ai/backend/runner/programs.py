@@ -76,7 +76,7 @@ class Program:
         self._watch()
 
     def feed(self, data: bytes, is_last: bool) -> None:
-        """Queues input. The end of a terminal's input is the key Ctrl-D."""
+        """Queues input for the program. With `is_last` the input ends; on a terminal the end is the key Ctrl-D."""
         if not self._is_input_ended:
             self._input += data[: max(0, WINDOW_BYTES - len(self._input))]
             self._is_input_ended = is_last
@@ -221,7 +221,10 @@ class Programs:
         self.outbox.reply(message, {})
 
     def handle(self, message: Message) -> None:
-        """Handles every other message to a program; ignores a program that has ended. Raises ValueError, KeyError."""
+        """Handles a message to a running program (all types except `program-start`); ignores a program that has ended.
+
+        Raises ValueError, KeyError.
+        """
         program = self._running.get(message["id"])
         if program is None:
             return

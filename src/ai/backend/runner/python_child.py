@@ -83,8 +83,9 @@ class Interpreter:
         self.prepare_run()  # the start-up code may have replaced handlers and closed streams
 
     def prepare_run(self) -> None:
-        """Restores builtins, descriptors and streams that an earlier run has broken, but not those that it has
-        replaced.
+        """Restores builtins, descriptors and streams that an earlier run has broken.
+
+        Keeps streams that an earlier run has replaced.
         """
         self._restore_builtins()
         if self._reserve is None:

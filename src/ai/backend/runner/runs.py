@@ -55,11 +55,11 @@ class Run:
         self.folder = ""
 
     def begin_phase(self, name: str) -> None:
-        """Records the time at which a part of the run begins."""
+        """Records the name and the start time of a phase of the run."""
         self.phase = (name, time.time())
 
     def end_phase(self) -> None:
-        """Records the time at which the present part of the run ends, if a part is under way."""
+        """Records the end time of the current phase of the run. Does nothing if no phase is under way."""
         name, started_at = self.phase
         if name:
             self.phases.append([name, started_at, time.time()])

@@ -207,8 +207,9 @@ class Services:
         self._await_port(service, _FIRST_PORT_CHECK_S)
 
     def _prepare_socket(self, request: Message, ports: List[int]) -> str:
-        """Returns the path at which a service listens in place of its port, after making the path's folder. Returns an
-        empty text for a service that listens on its port.
+        """Returns the path of the unix socket on which a service must listen, after making the socket's folder.
+
+        Returns an empty text for a service that listens on its port.
         """
         folder_name = request.get("sockets")
         if not isinstance(folder_name, str) or not folder_name or not ports:
@@ -324,7 +325,7 @@ class Services:
     # ---- states
 
     def _is_up(self, service: Service) -> bool:
-        """Returns True if the service runs; detects a service in the background by its port only."""
+        """True if the service runs. A service without a known process runs while its port listens."""
         if service.status != "running" or service.is_stopping:
             return False
         if not service.pid and service.ports and not _is_listening(service):

@@ -130,8 +130,8 @@ class InputStream(io.TextIOBase):
         return line
 
     def read(self, max_chars: Optional[int] = -1) -> str:
-        """Returns one answer of the client as the whole input."""
+        """Requests one line from the client, and returns the line as the whole input."""
         return self.readline(max_chars)
 
     def close(self) -> None:
-        """Leaves sys.stdin open when `exit()` closes the stream, as the next run may still read."""
+        """Does nothing: sys.stdin stays open when `exit()` closes the stream, as the next run may still read."""

@@ -149,8 +149,7 @@ class WorkloadImage:
     """Describes the image of a workload: its name, architecture, Linux distribution and C library.
 
     ``distribution`` is that of its label, such as ``ubuntu22.04``, or the node's own for an image of its files;
-    ``libc`` is
-    ``glibc`` or ``musl``; either is empty where nobody knows.
+    ``libc`` is ``glibc`` or ``musl``; either is empty where nobody knows.
     """
 
     name: str
@@ -239,10 +238,9 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
     async def post_create(self) -> None:
         """Called once the workload runs and its runner answers, before the user can use the workload.
 
-        A failure does not end the workload: it is recorded in the kernel's ``status_data``, and the call is repeated in
-        the
-        background, also by a restarted agent, ever more rarely, until it succeeds, the kernel ends or the agent gives
-        up.
+        A failure does not end the workload: it is recorded in the kernel's ``status_data``, and the call is repeated
+        in the background, also by a restarted agent, ever more rarely, until it succeeds, the kernel ends or the
+        agent gives up.
         """
 
     async def pre_terminate(self) -> None:

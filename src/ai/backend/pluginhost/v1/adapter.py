@@ -58,7 +58,7 @@ _FAULTY_STATUSES = ("offline", "unavailable")
 
 
 class LegacySettings(BaseModel):
-    """The plugin's own settings; ``local-config`` is what it sees of an agent's configuration."""
+    """The settings of a v1 plugin. Their table ``local-config`` is the agent's configuration as the plugin sees it."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -151,8 +151,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return require_mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
-        """Returns the reason why all devices count as faulty, or None. A v1 plugin does not report the health of one
-        device.
+        """Returns the reason why all devices of the plugin count as faulty; None if they do not.
+
+        A v1 plugin does not report the health of one device.
         """
         try:
             hardware_metadata = await self._hardware()
@@ -217,8 +218,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         hint: AffinityHint,
         eligible: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        """Allocates devices by a v1 alloc map. Ineligible devices are shown to it as taken, since v1 knows no eligible
-        ones. It gets no hint.
+        """Chooses devices for a request by a v1 alloc map, and returns them.
+
+        Ineligible devices are shown to the map as taken, since v1 knows no eligible ones. The map gets no hint.
         """
         del hint
         v1_map.clear()

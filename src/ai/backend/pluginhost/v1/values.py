@@ -76,8 +76,9 @@ _CONFIG_SECTIONS = ("agent", "container", "resource", "debug", "plugins", "conta
 
 
 class LocalConfig(dict[str, Any]):
-    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. Access to a
-    missing key raises KeyError with the key's whole name.
+    """The agent's configuration as a v1 plugin gets it: only the table ``local-config`` of the plugin's settings.
+
+    Access to a missing key raises KeyError with the key's whole name.
     """
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
@@ -95,8 +96,10 @@ class LocalConfig(dict[str, Any]):
 
 
 def settings_as_texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
-    for."""
+    """Converts settings to texts, as v1 plugins read them from etcd.
+
+    Raises InvalidInput for a value that has no text.
+    """
     text_by_key: dict[str, Any] = {}
     for key, value in values.items():
         match value:

@@ -20,7 +20,10 @@ _MAX_JSON_BYTES = 16 << 20
 
 
 class RewrittenArchive(msgspec.Struct, frozen=True):
-    """Describes a rewritten archive. ``digest``: the configuration's, the image's id; ``size_bytes``: the layers'."""
+    """Describes a rewritten archive by the digest of its configuration, the size of its layers, and its labels.
+
+    ``digest``: also the image's id; ``size_bytes``: the layers'.
+    """
 
     digest: str
     size_bytes: int
@@ -73,7 +76,10 @@ def _rewrite_archive(
 
 
 def _find_member(tar: tarfile.TarFile, member_name: str) -> tarfile.TarInfo:
-    """Returns a file's entry in the archive. Engines write a repeated layer as a link to its first place."""
+    """Returns the archive entry of a file, and follows a link to the entry that has the content.
+
+    Engines write a repeated layer as a link to its first place.
+    """
     try:
         member = tar.getmember(member_name)
         if member.issym() or member.islnk():

@@ -24,8 +24,9 @@ _ANSWER_TIMEOUT_S = 2.0
 
 
 class DockerChannel(RunnerChannel):
-    """Implements :class:`RunnerChannel` for a container. Without ``relay_channel`` it only reads the messages left on
-    disk.
+    """Implements :class:`RunnerChannel` for a container, over the container's relay.
+
+    Without ``relay_channel`` it only reads the messages left on disk.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class Commits:
 
     @property
     def _repository(self) -> str:
-        """Returns the repository of images that exist only while an archive is written."""
+        """Returns the repository name for temporary images, which exist only while an archive is written."""
         return f"{COMMIT_PREFIX}{self._state.instance[:16].lower()}"
 
     @property
@@ -74,7 +74,10 @@ class Commits:
     async def commit(
         self, key: WorkloadKey, container_id: str, image_id: str, request: CommitRequest, tell_progress: TellProgress
     ) -> CommittedImage:
-        """Commits a workload. Raises Conflict if that is in progress; else see :meth:`AbstractRuntime.commit`."""
+        """Commits a workload's root file system as an image or an archive, as :meth:`AbstractRuntime.commit` says.
+
+        Raises Conflict while another commit of the workload is in progress.
+        """
         if key in self._committing:
             raise Conflict("a commit of this session is under way")
         self._committing.add(key)

@@ -29,8 +29,10 @@ _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the features that the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names
-    from the specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI.
+    """Describes the version, the limits and the features that a container engine supports.
+
+    ``cgroups`` is 1 or 2. The engine injects devices by their CDI names from the specifications in ``cdi_directories``,
+    which may hold none; lowest priority first, empty without CDI.
     """
 
     version: str
@@ -43,8 +45,10 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a container's paths on the host and the session's user. ``files``: paths to mount read-only, by target;
-    ``staged``: paths of mounts from beneath a folder, by source."""
+    """Holds the paths on the host that a container uses, and the uid and gid of the session's user.
+
+    ``files``: paths to mount read-only, by target; ``staged``: paths of mounts from beneath a folder, by source.
+    """
 
     home: Path
     channel: Path
@@ -221,7 +225,7 @@ def devices(requested_devices: Sequence[DeviceMapping], engine_facts: EngineFact
 
 
 def _volume_mounts(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
-    """Returns memory mounts in place of the image's volumes, which would be directories without a limit."""
+    """Returns tmpfs mounts of limited size for the image's volumes, which would else be directories without a limit."""
     tmpfs_options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
     taken_targets = {HOME, *(mount.target for mount in spec.config.mounts)}
     free_targets = [volume for volume in image.volumes if volume not in taken_targets]
@@ -249,7 +253,10 @@ def _bind_mount(mount: Mount, host_paths: HostPaths) -> dict[str, Any]:
 
 
 def _shared_memory(spec: WorkloadSpec) -> list[dict[str, Any]]:
-    """Returns the mount in place of the engine's own ``/dev/shm``, where a plugin shares memory with the workload."""
+    """Returns the bind mount for ``/dev/shm`` if a plugin shares memory with the workload; else an empty list.
+
+    The mount replaces the engine's own ``/dev/shm``.
+    """
     if spec.config.ipc is None:
         return []
     check_ipc(spec.config.ipc)

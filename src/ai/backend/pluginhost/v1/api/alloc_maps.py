@@ -41,7 +41,7 @@ class DeviceSlotInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class AffinityHint:
-    """Represents the hint of the published agent. Alloc maps get None in its place."""
+    """The class of affinity hints of v1, for annotations in plugins. Alloc maps get None instead of a hint."""
 
     devices: Any
     affinity_map: Any
@@ -86,7 +86,7 @@ class AbstractAllocMap(ABC):
         )
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
-        """Does nothing: no hint is passed."""
+        """Does nothing. In v1 this method updates the affinity hint, and this platform passes no hint."""
 
     @abstractmethod
     def allocate(
