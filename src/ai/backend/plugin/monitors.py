@@ -78,7 +78,7 @@ class Statistic:
 
 
 class AbstractMonitor:
-    """Serves as the base of error monitors and statistics monitors.
+    """The base of error monitors and statistics monitors.
 
     ``daemon`` is the name of the daemon, ``version`` that of this program.
     """

@@ -24,7 +24,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class PluginOptions(BaseModel):
-    """Serves as the base of option models.
+    """The base of the models that describe a session's options for an accelerator plugin.
 
     Models are frozen, and unknown names are refused. Give each field a description with its unit: users read the JSON
     Schema that is made of it. Names are those of the fields.

@@ -416,9 +416,12 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Returns the statistics of workloads that the runtime measures itself: cpu_used, cpu_util, mem, io_read,
-        io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are left out, as the network of a workload that
-        shares the host's."""
+        """Returns the measurements of workloads that the runtime makes itself, by workload.
+
+        They are cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are
+        left out,
+        as the network of a workload that shares the host's.
+        """
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...

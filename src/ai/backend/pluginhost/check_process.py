@@ -84,8 +84,9 @@ ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 
 
 class _Maker:
-    """Makes the plugin of a job anew for each check. The plugin runs in this process; an executable has a process for
-    each check.
+    """Makes a new plugin object for each check of a job.
+
+    The plugin runs in this process; an executable has a process for each check.
     """
 
     def __init__(self, job: Job) -> None:

@@ -79,8 +79,9 @@ class PluginHandle:
 
     @property
     def options_schema(self) -> Mapping[str, Any] | None:
-        """The JSON Schema of the options that sessions may give the plugin. None if there are no options, or if it was
-        never started.
+        """The JSON Schema of the options that sessions may give the plugin; None if the plugin takes no options.
+
+        None also if it was never started.
         """
         return self._options_schema
 
@@ -146,11 +147,12 @@ class PluginHandle:
             self._use_plugin(plugin)
 
     async def reload(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Starts the plugin with other settings beside the running one, and then ends the old one once its calls are
-        answered.
+        """Replaces the running plugin by one with other settings.
 
-        Raises PluginError with the reason if it cannot be started; the running one then goes on as it was. One that
-        does not run is started at the next :meth:`start`.
+        The new plugin starts beside the old one, which ends once its calls are answered. Raises PluginError with the
+        reason if
+        it cannot be started; the running one then goes on as it was. One that does not run is started at the next
+        :meth:`start`.
         """
         old_plugin, old_settings, old_class = self._plugin, self.settings, self._class
         self.settings = settings

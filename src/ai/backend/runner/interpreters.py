@@ -300,7 +300,7 @@ def _program_argv(runtime: str) -> Tuple[str, ...]:
 
 
 def restore_pipes(*pipe_fds: int) -> None:
-    """Resets the modes (non-blocking, asynchronous) that a child may have set on shared pipes."""
+    """Makes pipes blocking again, after a child may have made the shared pipes non-blocking or asynchronous."""
     for pipe_fd in pipe_fds:
         flags = fcntl.fcntl(pipe_fd, fcntl.F_GETFL)
         if flags & (os.O_NONBLOCK | os.O_ASYNC):

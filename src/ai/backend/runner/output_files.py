@@ -42,7 +42,10 @@ def snapshot(folder: str) -> Snapshot:
 
 
 def changes(snapshot_before: Snapshot, snapshot_after: Snapshot) -> List[Dict[str, Any]]:
-    """Returns the files that differ in two snapshots as `{"name", "size"}`, sorted; at most `MAX_REPORTED_FILES`."""
+    """Returns the files that are new or changed in the second snapshot, as `{"name", "size"}`, sorted.
+
+    At most `MAX_REPORTED_FILES`.
+    """
     changed_names = sorted(
         name for name, file_facts in snapshot_after.items() if snapshot_before.get(name) != file_facts
     )

@@ -69,7 +69,7 @@ def restore_session_environment() -> None:
 
 
 def reexecute_child(inherited_fds: Sequence[int], home: str) -> None:
-    """Executes the child as a new program if the session sets variables that Python reads only at its start."""
+    """Restarts the interpreter child by exec if the session sets variables that Python reads only at its start."""
     if not any(name.startswith(_START_ONLY_PREFIXES) for name in os.environ):
         return
     for inherited_fd in inherited_fds:
@@ -80,7 +80,10 @@ def reexecute_child(inherited_fds: Sequence[int], home: str) -> None:
 
 
 def common_environment(home: str) -> Dict[str, str]:
-    """Returns the environment that the spec promises to every command; values of the agent take precedence."""
+    """Returns the environment variables of every command in a session, as the spec promises them.
+
+    Values of the agent take precedence.
+    """
     environment = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
     environment.update(os.environ)
     user_programs = os.path.join(home, ".local/bin")

@@ -296,7 +296,10 @@ def _serve_request(interpreter: Interpreter) -> None:
 
 
 def _arrange_descriptors(read_fd: int, write_fd: int, stdio_fds: Tuple[int, int, int]) -> Tuple[int, int]:
-    """Moves the pipes beyond the reach of `os.closerange(3, 1000)`, if the limit of open files allows."""
+    """Moves the pipes to high descriptor numbers, so that `os.closerange(3, 1000)` in the user's code keeps them open.
+
+    Lower numbers are used if the limit of open files is small.
+    """
     for lowest_fd in (_FIRST_PIPE_FD, 240, 16):
         try:
             moved_fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest_fd) for fd in (read_fd, write_fd)]

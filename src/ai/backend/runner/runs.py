@@ -185,7 +185,10 @@ class Runner:
             process.kill_group(active_run.pid, signal.SIGKILL)
 
     def code_done(self) -> None:
-        """Finishes the active run at the end of its code. Ignores a report without a run, which is forged."""
+        """Finishes the active run after the interpreter reported the end of the code.
+
+        Ignores a report without a run, which is forged.
+        """
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 

@@ -185,7 +185,10 @@ def _check_arguments(arguments_json: Any) -> Dict[str, List[str]]:
 
 
 def _check_action(action_json: Any) -> Tuple[str, Dict[str, Any], Optional[str]]:
-    """Returns (action, arguments, variable name of the result) of a prestart action, checked."""
+    """Checks a prestart action, and returns (action, arguments, name of the variable for the result).
+
+    Raises BadDefinition.
+    """
     if not isinstance(action_json, dict) or action_json.get("action") not in REQUIRED_ARGUMENTS_BY_ACTION:
         raise BadDefinition(f"a prestart action is one of {', '.join(REQUIRED_ARGUMENTS_BY_ACTION)}")
     action, arguments, result_name = action_json["action"], action_json.get("args"), action_json.get("ref")

@@ -35,7 +35,10 @@ _TCP_STATE_LISTEN = "0A"
 
 
 class Service:
-    """Holds the state of a service that was started once or more. `status` is `starting running stopped failed`."""
+    """Holds the state of one service, such as its ports, process and status.
+
+    The service was started once or more. `status` is `starting running stopped failed`.
+    """
 
     def __init__(self, name: str, protocol: str) -> None:
         self.name = name

@@ -1,5 +1,4 @@
-"""Provides the standard streams of the interpreter child: ordered output through pipes, input requested from the
-client.
+"""Provides stdin, stdout and stderr of the interpreter child: ordered output through pipes, input from the client.
 
 One pipe keeps the order of one stream, whoever writes. Across the two, a writer in Python first waits until the
 supervisor has emptied the other pipe; the kernel tells how much is in it, so a write costs one ioctl.

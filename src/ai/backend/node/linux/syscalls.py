@@ -225,8 +225,9 @@ def start_writeback(fd: int, offset: int, byte_count: int) -> None:
 
 
 def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], int | None]:
-    """Returns at most ``buffer_bytes`` names of a directory from a cursor on (telldir(3)), and the next cursor. The
-    cursor is None at the end.
+    """Returns the next names in a directory from the position ``cursor`` on, and the next position.
+
+    Returns at most ``buffer_bytes`` names. The next position is None at the end; see telldir(3).
     """
     buffer = ctypes.create_string_buffer(1 << 15)
     names: list[str] = []

@@ -90,12 +90,12 @@ class Relay:
 
     @property
     def is_acknowledged(self) -> bool:
-        """True if the controller has acknowledged every frame of the runner."""
+        """True if a controller is connected and has acknowledged every frame of the runner."""
         all_sent = self._sent >= self._replay.last_seq and self._acked >= self._replay.last_seq
         return self._controller is not None and self._controller.queued == 0 and all_sent
 
     def unacknowledged(self) -> list[bytes]:
-        """Returns every frame that the agent may lack, with its length."""
+        """Returns the runner's frames that the controller has not acknowledged, each with its length."""
         frames = (self._replay.get(seq) for seq in self._replay.after(self._acked))
         return [frame for frame in frames if frame is not None]
 

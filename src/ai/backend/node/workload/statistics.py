@@ -117,7 +117,7 @@ class _WorkloadState:
 
 
 class Meter:
-    """Measures workloads, and stores each workload's last sample for rates."""
+    """Measures the resource usage of workloads, and keeps each workload's last values to compute rates."""
 
     def __init__(self) -> None:
         self._states: dict[WorkloadKey, _WorkloadState] = {}
@@ -202,7 +202,7 @@ class Meter:
 def gauge(
     key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
 ) -> Measurement:
-    """Returns a measurement of a present value, such as memory in use."""
+    """Returns a measurement whose value is a present amount, such as memory in use."""
     capacity_value = None if capacity is None else float(capacity)
     return Measurement(key=key, value=float(value), unit_hint=unit, capacity=capacity_value, stats=stats)
 
@@ -213,7 +213,7 @@ def accumulated(key: str, value: float, unit: str) -> Measurement:
 
 
 def rate(key: str, value: float, unit: str) -> Measurement:
-    """Returns a measurement of a counter whose growth per second matters."""
+    """Returns a measurement of a counter that users see as growth per second."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
 
 
@@ -254,7 +254,7 @@ def _network_measurements(state: _WorkloadState, pids: Pids) -> list[Measurement
 
 
 def _with_process_values(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fills missing values of ``usage`` from the workload's processes, which include their ended children."""
+    """Returns ``usage`` with its missing values computed from the workload's processes and their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):

@@ -89,7 +89,10 @@ class StatContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginCapabilities:
-    """Declares the optional powers of a plugin by flags. A flag that is set promises the Protocol of the same name."""
+    """Declares by flags which optional powers a plugin has.
+
+    A flag that is set promises the Protocol of the same name.
+    """
 
     partitionable: bool = False
     programmable: bool = False
@@ -134,7 +137,10 @@ class PartitionProfile:
 
 @runtime_checkable
 class HealthWatching(Protocol):
-    """Reports failures sooner than the next ``list_devices`` (capability ``health_watching``)."""
+    """Reports changes of devices' health at once (capability ``health_watching``).
+
+    So the agent learns of them sooner than by the next ``list_devices``.
+    """
 
     def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         """Yields changes of health as they happen.
@@ -256,8 +262,11 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """Serves one kind of device on one node: constructed with its settings, ``init`` once, any calls, ``cleanup`` once.
-    ``key`` is the device name, and the first part of slot names unless ``key_is_slot_prefix`` says otherwise."""
+    """The base of accelerator plugins: serves one kind of device on one node.
+
+    It is constructed with its settings; then come ``init`` once, any calls, ``cleanup`` once. ``key`` is the
+    device name, and the first part of slot names unless ``key_is_slot_prefix`` says otherwise.
+    """
 
     key: ClassVar[DeviceName]
     spi_version: ClassVar[int] = 30

@@ -197,7 +197,7 @@ class TreePlugin(AbstractComputePlugin):
             executor.shutdown(wait=False, cancel_futures=True)
 
     async def reading(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in the plugin's thread."""
+        """Runs a blocking function in the plugin's thread, and returns its result."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -222,8 +222,10 @@ class TreePlugin(AbstractComputePlugin):
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns device nodes, their groups, and the plugin's own configuration. Raises CreationDeferred if a device
-        of the allocation cannot be used now."""
+        """Returns a workload's configuration: the device nodes, the groups of the nodes, and the plugin's additions.
+
+        Raises CreationDeferred if a device of the allocation cannot be used now.
+        """
         return await self.configuration(workload, device_alloc)
 
     def create_lifecycle_hook(

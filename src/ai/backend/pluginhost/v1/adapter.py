@@ -64,9 +64,11 @@ class LegacySettings(BaseModel):
 
 
 class LegacyPluginAdapter(AbstractComputePlugin):
-    """Represents the base of adapters of v1 plugins. Each class of v1 plugins has a subclass, see :func:`adapter_of`.
-    ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
-    (decision 0057), and settings are read when it starts.
+    """Makes a v1 plugin usable as a plugin of the present interface.
+
+    Each class of v1 plugins has a subclass, see :func:`adapter_of`. ``restore_from_container`` and
+    ``update_plugin_config`` are never called: the agent knows what its workloads hold (decision 0057), and settings are
+    read when it starts.
     """
 
     v1_class: ClassVar[type[V1Plugin]]

@@ -61,8 +61,10 @@ class V1CallFailed(Exception):
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:
-    """Calls a method of a v1 plugin, and awaits a coroutine. Raises CreationDenied if the plugin used a missing
-    feature, V1CallFailed for anything else that it raised."""
+    """Calls a method of a v1 plugin, awaits the result if the method is a coroutine, and returns the result.
+
+    Raises CreationDenied if the plugin used a missing feature, V1CallFailed for anything else that it raised.
+    """
     try:
         answer = getattr(plugin, method)(*arguments)
         return await answer if inspect.isawaitable(answer) else answer

@@ -211,7 +211,10 @@ def _publish_archive(archive: Path, target_path: Path) -> None:
 
 
 def _archive_name(base_image: Mapping[str, Any], archive_filename: str) -> str:
-    """Returns the name for ``docker load``: the session's image, with the name of the archive as tag."""
+    """Returns the image name inside a committed archive, for ``docker load``.
+
+    It is the session's image, with the name of the archive as tag.
+    """
     tag = re.sub(r"[^\w.-]", "-", archive_filename.removesuffix(".tar.gz"))[:128].lstrip(".-") or "commit"
     for name in base_image.get("RepoTags") or ():
         with suppress(InvalidInput):  # another name may be valid

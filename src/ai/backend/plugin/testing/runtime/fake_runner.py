@@ -155,8 +155,10 @@ class FakeRunner:
         return await self._run_command(options["exec"]) if options.get("exec") else 0
 
     async def _run_command(self, command: str) -> int:
-        """Runs ``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy
-        language."""
+        """Simulates a shell command, and returns its exit code: ``echo``, ``exit``, ``sleep``, ``*``, or a toy program.
+
+        ``*`` is main.py of the home; any other command is a program of the toy language.
+        """
         command_name, _, command_argument = command.partition(" ")
         match command_name:
             case "echo":

@@ -142,7 +142,7 @@ class RuntimeSuite:
         return WorkloadSpec(key=key, session_id=SessionId(uuid4()), image=self.image, **changes)
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
-        """Opens a dialogue with a workload. The dialogue is closed after the test."""
+        """Opens the channel to a workload as a dialogue (:class:`Talk`), which is closed after the test."""
         dialogue = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
         dialogue.key = key
         self.talks.append(dialogue)

@@ -78,7 +78,7 @@ class AbstractAllocMap(ABC):
     def get_current_allocations(
         self, affinity_hint: AffinityHint | None, slot_name: SlotName
     ) -> list[tuple[DeviceId, Decimal]]:
-        """Lists the devices of a slot with their allocated amounts, those with the most remaining first."""
+        """Lists the devices of a slot with their allocated amounts, sorted by the remaining amount, largest first."""
         del affinity_hint
         amount_of_device = self.allocations.get(slot_name, {})
         return sorted(
@@ -174,7 +174,7 @@ def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
 
 
 def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
-    """Refuses a request for slots that exclude each other. Raises InvalidResourceCombination."""
+    """Raises InvalidResourceCombination if a request has two slots that exclude each other."""
     exclusive_slots = sorted(slot for slot in slots if is_exclusive(slot, patterns))
     if len(exclusive_slots) > 1:
         raise InvalidResourceCombination(f"{exclusive_slots[0]} and {exclusive_slots[1]} cannot be had together")

@@ -61,7 +61,7 @@ class BinarySize(slots.BinarySize):
         return cls.parse(text)
 
     def __format__(self, unit: str) -> str:
-        """Formats the size in a unit (``k`` to ``e``), in the shortest exact text (``s`` or nothing), or as an integer."""
+        """Formats the size in a unit (``k`` to ``e``), as the shortest exact text (``s`` or nothing) or an integer."""
         if unit in ("", "s"):
             return str(self)
         if unit in tuple("kmgtpe"):

@@ -89,7 +89,7 @@ def _differing_fields(first_config: WorkloadConfig, second_config: WorkloadConfi
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> None:
-    """Each call of a lifecycle hook works twice in a row, each on a hook of its own."""
+    """Each method of a lifecycle hook works a second time when it is called on another hook object."""
     allocation, state = await subject.an_allocation(), ManagedState()
     for hook_method in HOOKS:
         for _ in range(2):
@@ -244,7 +244,7 @@ async def workloads_do_not_mix(subject: Subject) -> None:
 
 
 def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
-    """Maps the fields of a config, and the keys of its maps, to values.
+    """Returns the values of a configuration by field name, and by key within fields that are maps.
 
     Some values, such as tokens, may be new each time.
     """
