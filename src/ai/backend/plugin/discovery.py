@@ -162,8 +162,9 @@ class PluginSource:
 def find_plugins(
     allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
 ) -> list[PluginSource]:
-    """Returns the plugins to load: the intrinsic and the allowed plugins, without the blocked ones. Nothing is
-    imported.
+    """Returns the plugins to load: the intrinsic and the allowed plugins, without the blocked ones.
+
+    Nothing is imported.
 
     A name is the absolute path of an executable (:mod:`.programs`), a package path, an entry point of
     ``backendai_accelerator_v30``, or else of a v1 plugin; that and an executable always get a host process. A package

@@ -1,10 +1,9 @@
-"""Defines the SPI of object storages for artifacts. An object is a named byte string that appears as a whole (spec
-03-17).
+"""Defines the SPI of object storages for artifacts (spec 03-17).
 
-A storage proxy decides which keys there are and who may read them; the storage keeps bytes.
-:mod:`ai.backend.plugin.testing.object_storage` tests what it promises. A key is a relative path: parts joined by
-slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most :data:`MAX_KEY` bytes, and 255 in each part.
-No key is the beginning of another one's path (``a`` and ``a/b``).
+An object is a named byte string that appears as a whole. A storage proxy decides which keys there are and who may read
+them; the storage keeps bytes. :mod:`ai.backend.plugin.testing.object_storage` tests what it promises. A key is a
+relative path: parts joined by slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most
+:data:`MAX_KEY` bytes, and 255 in each part. No key is the beginning of another one's path (``a`` and ``a/b``).
 """
 
 from __future__ import annotations

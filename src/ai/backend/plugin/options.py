@@ -34,8 +34,9 @@ class PluginOptions(BaseModel):
 
 
 def schema_of(model: type[BaseModel] | None) -> dict[str, Any] | None:
-    """Returns the JSON Schema of an option model. Returns None without a model. Raises ValueError for one that is too
-    large.
+    """Returns the JSON Schema of an option model.
+
+    Returns None without a model. Raises ValueError for one that is too large.
 
     What pydantic makes of a model is a JSON Schema, so it is not compiled: the compiler takes three mebibytes.
     """

@@ -1,9 +1,8 @@
-"""Defines the public interface of ordering plugins, which decide the next pending session to try (spec 03-01
-"Sokovan").
+"""Defines the public interface of ordering plugins, which decide the order in which pending sessions are tried.
 
-A plugin is a subclass of :class:`AbstractOrder` under the entry point group :data:`ENTRY_POINT_GROUP`; the
-``scheduler`` of a resource group names it. It must be pure: no clock, no IO, no randomness.
-:mod:`ai.backend.plugin.testing.ordering` tests an implementation. Agents are chosen by placement plugins.
+See spec 03-01 "Sokovan". A plugin is a subclass of :class:`AbstractOrder` under the entry point group
+:data:`ENTRY_POINT_GROUP`; the ``scheduler`` of a resource group names it. It must be pure: no clock, no IO, no
+randomness. :mod:`ai.backend.plugin.testing.ordering` tests an implementation. Agents are chosen by placement plugins.
 """
 
 from __future__ import annotations

@@ -196,9 +196,11 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """Requests an archive or an image of a workload's root file system. The archive is ``folder/filename`` where the
-    node keeps archives; with ``push``, an image is pushed to its registry instead. ``labels`` are added to those of the
-    workload's own image."""
+    """Requests an archive or an image of a workload's root file system.
+
+    The archive is ``folder/filename`` where the node keeps archives; with ``push``, an image is pushed to its
+    registry instead. ``labels`` are added to those of the workload's own image.
+    """
 
     folder: str
     filename: str
@@ -223,17 +225,21 @@ TellProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """Describes a runtime on this node. ``tier`` names the documented set of guarantees; ``enforcement`` maps each
-    limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
-    ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
-    say why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing
-    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine, gVisor);
-    ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, and
-    ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
-    runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
-    one. Empty without CDI. ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never
-    True. ``create_timeout_s``: how long ``create`` takes at most by the runtime's own deadlines; None where a setting
-    of the agent's limits it. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
+    """Describes a runtime on this node.
+
+    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is
+    really done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-
+    networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say
+    why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or
+    nothing can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine,
+    gVisor); ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own,
+    and ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are
+    where the runtime looks CDI names up, lowest priority first; the agent writes the specifications of its
+    plugins into the last one. Empty without CDI. ``pulls_in_create``: the node pulls images within
+    ``create``, and ``lacks_image`` is never True. ``create_timeout_s``: how long ``create`` takes at most by
+    the runtime's own deadlines; None where a setting of the agent's limits it. ``mounts_sub_paths``: folders
+    are mounted as parts of volumes.
+    """
 
     name: str
     version: str
@@ -389,8 +395,10 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
-        """Connects to the runner and takes over from any older epoch. Raises Unavailable if there is no live runner,
-        Conflict if a newer epoch drives it."""
+        """Connects to the runner and takes over from any older epoch.
+
+        Raises Unavailable if there is no live runner, Conflict if a newer epoch drives it.
+        """
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         """Connects to a port on 127.0.0.1 inside the workload; with the capability ``ports``.
@@ -451,8 +459,11 @@ class AbstractRuntime(ABC):
         raise NotSupported(f"the runtime {self.name} removes no images on request")
 
     async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
-        """Stores the workload's root file system, without its home, mounts, environment and secrets. Raises NotFound,
-        StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing is left behind."""
+        """Stores the workload's root file system, without its home, mounts, environment and secrets.
+
+        Raises NotFound, StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing
+        is left behind.
+        """
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:

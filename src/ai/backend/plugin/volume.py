@@ -25,9 +25,11 @@ _READ_BYTES = 1 << 18
 
 
 class VolumeCapability(StrEnum):
-    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities"). ``quota``: it
-    enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``: the answer
-    costs no walk over all files."""
+    """Lists the optional features of a volume. The storage proxy uses only the features that the volume declares.
+
+    See peer facts 5, "Capabilities". ``quota``: it enforces the limits of quota scopes itself; without it the proxy
+    accounts, which is soft. ``fast-*``: the answer costs no walk over all files.
+    """
 
     VFOLDER = "vfolder"
     METRIC = "metric"
@@ -404,8 +406,10 @@ class AbstractVolume(ABC):
     def open_tree(
         self, folder: VFolderId, paths: Sequence[FolderPath]
     ) -> AbstractContextManager[Iterator[ArchiveEntry]]:
-        """Yields all entries at and below the paths, parents before children. Blocking: used in one
-        thread."""
+        """Yields all entries at and below the paths, parents before children.
+
+        Blocking: used in one thread.
+        """
 
     # Uploads
 
@@ -434,5 +438,4 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def expire_uploads(self, before: float) -> int:
-        """Removes the uploads of all scopes that have not grown since ``before``, and returns the number of removed
-        ones."""
+        """Removes the uploads that have not grown since ``before``, of all scopes, and returns the number of them."""

@@ -1,8 +1,7 @@
-"""Requests devices from a plugin's own alloc map in its host, and records in the agent which devices are allocated
-(decision 0057).
+"""Chooses devices by a plugin's own alloc map in the plugin's host, and records allocations in the agent.
 
-The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is held and what is
-requested; the map begins fresh each time, so that a host that dies takes no accounts with it.
+See decision 0057. The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is
+held and what is requested; the map begins fresh each time, so that a host that dies takes no accounts with it.
 """
 
 from __future__ import annotations

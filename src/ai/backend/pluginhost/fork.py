@@ -130,8 +130,9 @@ def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, 
 
 
 def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: str) -> None:
-    """Requests a host from the last zygote. Starts a new zygote if the last one died or inherited other values. Raises
-    OSError.
+    """Requests a host from the last zygote, or from a new one. Raises OSError.
+
+    A new zygote is started if the last one died or inherited other values.
     """
     with _zygotes_lock:
         for ended_zygote in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:

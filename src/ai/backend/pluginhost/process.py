@@ -148,10 +148,12 @@ class HostProcess:
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
-        """Calls a method of the plugin and decodes the answer by the method's shape. Raises TimeoutError: it missed its
-        deadline; a host that is blocked by it was killed; PluginError: the host is gone, or died meanwhile;
-        BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse: what it answers cannot be
-        used; HostedCallFailed: it raised anything else."""
+        """Calls a method of the plugin and decodes the answer by the method's shape.
+
+        Raises TimeoutError: it missed its deadline; a host that is blocked by it was killed; PluginError: the host is
+        gone, or died meanwhile; BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse:
+        what it answers cannot be used; HostedCallFailed: it raised anything else.
+        """
         pending_call = _PendingCall(asyncio.get_running_loop().create_future(), state)
         call_id = self._send_call(method, arguments, deadline_s, pending_call)
         call_name = arguments[0].method if method == "hook" else method
@@ -213,8 +215,9 @@ class HostProcess:
             self._send(Cancel(id=call_id))
 
     def choose(self, choice: Choice) -> Any:
-        """Asks the plugin's own alloc map for devices (:mod:`.external_alloc_map`). Blocks this thread for a second at
-        most.
+        """Asks the plugin's own alloc map for devices, and returns the chosen devices.
+
+        See :mod:`.external_alloc_map`. Blocks this thread for a second at most.
         """
         if self._choices is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
@@ -429,8 +432,9 @@ class _Deferral(msgspec.Struct, frozen=True):
 
 
 def _exception_of(failure: Failure) -> Exception:
-    """Returns the exception that a host has reported. Raises InvalidResponse, or MsgspecError for data of the wrong
-    type.
+    """Returns the exception that a host has reported.
+
+    Raises InvalidResponse, or MsgspecError for data of the wrong type.
     """
     if max(map(len, (failure.name, failure.message, failure.trace, failure.data))) > MANAGED_STATE_LIMIT:
         raise InvalidResponse(f"a failure with a field of more than {MANAGED_STATE_LIMIT} bytes")

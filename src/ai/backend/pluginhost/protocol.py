@@ -62,9 +62,10 @@ class Answer(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Failure(Frame, frozen=True, kw_only=True, array_like=True):
-    """Sent by the host when the call has raised an exception. ``kind`` is ``backend`` (``name`` is the code of a
-    BackendError), ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other``
-    (``name`` is the exception's class).
+    """Sent by the host when the call has raised an exception.
+
+    ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
+    ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the exception's class).
     """
 
     kind: str
@@ -141,8 +142,9 @@ def length_of(length_bytes: bytes) -> int:
 
 
 async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[F]) -> F | None:
-    """Returns the next frame of a stream, or None at the end. Raises InvalidResponse or MsgspecError for invalid
-    data.
+    """Returns the next frame of a stream, or None at the end.
+
+    Raises InvalidResponse or MsgspecError for invalid data.
     """
     try:
         body_bytes = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))

@@ -124,8 +124,9 @@ class HostedPlugin(AbstractComputePlugin):
 
 
 class HostedHook(PluginHook):
-    """Forwards the calls of a hook to its host. The host returns the managed state after each call, and when a call
-    saves it.
+    """Forwards the calls of a lifecycle hook to the plugin's host, and stores the managed state that the host returns.
+
+    The host returns the state after each call, and when a call saves it.
     """
 
     _plugin: HostedPlugin

@@ -162,8 +162,9 @@ def _outlives(pid: int) -> bool:
 
 
 def _become_program(calls_fd: int, choices_fd: int, program: bytes) -> NoReturn:
-    """Replaces this process by a program, and closes every other descriptor above 2. On a failure prints the reason,
-    and exits with :data:`.protocol.NOT_EXECUTED`.
+    """Replaces this process by an executable plugin, after closing every other descriptor above 2.
+
+    On a failure prints the reason, and exits with :data:`.protocol.NOT_EXECUTED`.
     """
     # recv_fds of the standard library leaves out its flags: what was received is inherited.
     for received_fd in (calls_fd, choices_fd):

@@ -1,5 +1,6 @@
-"""Implements a minimal event loop on poll(2) with readiness callbacks, timers and idle work, since asyncio starts
-slowly.
+"""Implements a minimal event loop on poll(2), with readiness callbacks, timers and idle work.
+
+asyncio starts too slowly.
 """
 
 from __future__ import annotations

@@ -49,8 +49,9 @@ class ProgramInput:
         self.is_asked = False
 
     def open(self) -> int:
-        """Returns the descriptor for the program's stdin, which the caller closes. It is /dev/null if /proc does not
-        show when a program waits.
+        """Returns a new descriptor for the program's stdin; the caller must close the descriptor.
+
+        It is /dev/null if /proc does not show when a program waits.
         """
         self.close()
         if not _can_inspect():

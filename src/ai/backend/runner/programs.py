@@ -113,8 +113,9 @@ class Program:
         self._input_fd, self._output_fds = -1, {}
 
     def died(self, exit_code: int, signal_number: Optional[int]) -> None:
-        """Records the program's end. Output that the program printed before is sent first; later output of its children
-        is not.
+        """Records the exit code or signal of the program.
+
+        The end is reported after the output that the program printed before. Later output of its children is not sent.
         """
         self.pid = 0
         self._exit = exit_code, signal_number

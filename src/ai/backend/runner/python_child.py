@@ -65,8 +65,9 @@ class Interpreter:
         self._builtins = dict(vars(builtins))
 
     def open_libraries(self) -> None:
-        """Makes the installed packages importable before the first code runs. An interrupt waits until all are
-        importable.
+        """Makes the installed packages importable, before the first code runs.
+
+        An interrupt waits until all are importable.
 
         Start-up code of packages (`.pth` files) can take longer than all else of a session's start, and many sessions
         never run code here: they serve applications, terminals or batch commands.

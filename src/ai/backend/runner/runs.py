@@ -140,8 +140,9 @@ class Runner:
             self.interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
-        """Forwards the interpreter's request for input to the client. Further requests are ignored until an answer or
-        an interrupt.
+        """Forwards the interpreter's request for input to the client.
+
+        Further requests are ignored until an answer or an interrupt.
         """
         run = self.active
         if run is None or not run.is_in_interpreter:

@@ -110,8 +110,9 @@ def read_definition(service_name: str, definitions_folder: str) -> Optional[Defi
 
 
 def render(template: str, variables: Dict[str, Any]) -> str:
-    """Replaces the variables in a template by their values. Raises BadDefinition for an unknown variable or an invalid
-    template.
+    """Replaces the variables in a template by their values.
+
+    Raises BadDefinition for an unknown variable or an invalid template.
     """
 
     def fill_field(match: Any) -> str:
@@ -132,8 +133,9 @@ def render(template: str, variables: Dict[str, Any]) -> str:
 
 
 def render_shell(template: str, variables: Dict[str, Any]) -> str:
-    """Replaces the variables in a shell command by their values. `${NAME}` is left to the shell, as `${{NAME}}` always
-    is.
+    """Replaces the variables in a shell command by their values.
+
+    `${NAME}` is left to the shell, as `${{NAME}}` always is.
     """
     return render(_SHELL_VARIABLE_PATTERN.sub(r"${{\1}}", template), variables)
 

@@ -59,8 +59,9 @@ class DiskGuard:
     _room_at: float = field(default_factory=time.time, init=False)
 
     def check_room(self) -> None:
-        """Raises WorkloadError while the disk is full, so that a new workload does not take the space that the platform
-        needs.
+        """Raises WorkloadError while the disk is full, so that no new workload is started.
+
+        A new workload would take the space that the platform needs.
         """
         if disk_space.is_low(self.homes_directory, self.settings.reserved_bytes):
             raise WorkloadError("the disk of this node is full: less than reserved-bytes are free")

@@ -12,8 +12,9 @@ _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an
 
 
 class RouteSocket:
-    """Sends requests about network devices over a socket of one thread and its network namespace. Methods raise
-    OSError.
+    """Creates, changes and removes network devices over a netlink socket of one thread and its network namespace.
+
+    Methods raise OSError.
     """
 
     def __init__(self) -> None:

@@ -22,10 +22,9 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 def carry_connection(peer: Peer, port: int) -> None:
-    """Copies bytes between the peer and a port of 127.0.0.1, in a new process, after reporting the connection to the
-    peer.
+    """Starts a process that copies bytes between the peer and a port of 127.0.0.1.
 
-    This process lets go of the peer.
+    The connection is reported to the peer first. This process lets go of the peer.
     """
     try:
         pid = os.fork()

@@ -1,5 +1,6 @@
-"""Encodes and decodes frames of the runner protocol: 4-byte big-endian length and a JSON object
-(docs/reference/runner-protocol).
+"""Encodes and decodes frames of the runner protocol: a length of 4 bytes (big-endian), and a JSON object.
+
+See docs/reference/runner-protocol.
 """
 
 from __future__ import annotations

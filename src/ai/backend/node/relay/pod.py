@@ -1,5 +1,6 @@
-"""Runs the relay of a pod in a container beside the session's container. It connects to the agent and outlives the
-runner.
+"""Runs the relay of a pod, in a container beside the session's container.
+
+It connects to the agent and outlives the runner.
 
 The session's first process (:mod:`reaper`) connects twice by a unix socket in a folder that both containers have: for
 commands, and for the runner's stream. Then the socket is unlinked, before any code of the user runs. Token and

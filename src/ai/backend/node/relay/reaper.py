@@ -239,9 +239,7 @@ def find_interpreter(process_module: Any) -> Optional[str]:
 
 
 def guess_runtime(process_module: Any) -> str:
-    """Returns the runner's runtime for an image that names none: Python if the image has an interpreter, else its
-    shell.
-    """
+    """Returns the runtime for an image that names none: Python if the image has Python, else bash or ``app``."""
     if not sys.executable.startswith(_PLATFORM):
         return "python"
     return "bash" if process_module.find_executable("bash") else "app"

@@ -64,8 +64,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
-    """Describes a device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the
-    runtime finds a specification of it."""
+    """Describes a device node that a workload gets, with its permissions.
+
+    ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime finds a specification of it.
+    """
 
     source: str
     target: str | None = None

@@ -1,5 +1,7 @@
-"""Implements the common parts of plugins that read sysfs: whole devices that can vanish, and measurements of raw
-readings."""
+"""Implements the common parts of plugins that read sysfs: finding whole devices, and measuring them.
+
+Devices can vanish; measurements are made of raw readings.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Records everything that a plugin reads on this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 >
-gaudi2.tree``.
+"""Records everything that a sysfs plugin reads on this machine, for tests on other machines.
 
-The recording holds exactly what the plugin read, with serial numbers; read it before you give it away."""
+Usage: ``python -m ai.backend.plugin.sysfs.record gaudi2 > gaudi2.tree``. The recording holds exactly what the plugin
+read, with serial numbers; read it before you give it away.
+"""
 
 from __future__ import annotations
 

@@ -52,8 +52,11 @@ class Tree:
         return self._roots[tree_root].joinpath(*relative) if tree_root in self._roots else Path(path)
 
     def read(self, path: str) -> str:
-        """Returns the text of an attribute without white space around it. Raises Missing: there is no such file;
-        Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error."""
+        """Returns the text of an attribute without white space around it.
+
+        Raises Missing: there is no such file; Unreadable: it is no regular file, larger than :data:`LIMIT`, or
+        the driver answers with an error.
+        """
         real_path = self._real(path)
         try:
             if not stat.S_ISREG(real_path.stat().st_mode):
@@ -156,8 +159,11 @@ def natural_sort_key(text: str) -> list[tuple[int, int, str]]:
 
 
 def unpack(text: str, root: Path) -> None:
-    """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that was unreadable becomes a
-    link to a file that answers EIO. Raises InvalidInput for a malformed line, or a path not below /sys or /dev."""
+    """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``.
+
+    An attribute that was unreadable becomes a link to a file that answers EIO. Raises InvalidInput for a
+    malformed line, or a path not below /sys or /dev.
+    """
     for line_number, line in enumerate(text.splitlines(), 1):
         line = line.rstrip()
         if not line or line.startswith("#"):

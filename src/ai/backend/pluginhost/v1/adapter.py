@@ -187,8 +187,10 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         ]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
-        InvalidResponse where it says more than its alloc map has."""
+        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices.
+
+        Raises InvalidResponse where it says more than its alloc map has.
+        """
         reported_amounts = require_mapping("", await ask(self.v1, "available_slots"))
         devices = await self.list_devices()
         device_amounts: dict[SlotName, Decimal] = {}
@@ -252,8 +254,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return LegacyHook(workload, device_alloc, context, self)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Returns the devices of an allocation with the data of the plugin. A device that the plugin leaves out has
-        only a model.
+        """Returns the devices of an allocation with the data of the plugin.
+
+        A device that the plugin leaves out has only a model.
         """
         if not device_alloc.slots:
             return ()

@@ -39,8 +39,9 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
 
 
 def to_decimal(value: object, description: str) -> Decimal:
-    """Returns a finite Decimal unchanged, and a whole number of any type as Decimal. Raises InvalidResponse for any
-    other value; ``description`` names the value.
+    """Returns a finite Decimal unchanged, and a whole number of any type as Decimal.
+
+    Raises InvalidResponse for any other value; ``description`` names the value.
     """
     match value:
         case bool():
@@ -134,8 +135,10 @@ _hook_metrics: set[str] = set()
 
 
 def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
-    """Converts a value of a v1 metric to a measurement. Returns None for a metric that only a hook of the plugin can
-    read. Raises InvalidResponse: it is no measurement.
+    """Converts a value of a v1 metric to a measurement.
+
+    Returns None for a metric that only a hook of the plugin can read. Raises InvalidResponse: it is no
+    measurement.
     """
     try:
         key, metric_kind = str(metric.key), KINDS[metric.type.name]
@@ -170,8 +173,10 @@ def node_measurements(metrics: Sequence[Any]) -> Iterator[Measurement]:
 
 
 def keyed_measurements(metrics: Sequence[Any], field_name: str) -> Iterator[tuple[Any, Measurement]]:
-    """Yields ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises
-    InvalidResponse."""
+    """Yields each measurement of ``per_container`` or ``per_process`` with the id of its container or process.
+
+    Raises InvalidResponse.
+    """
     for metric in metrics:
         for owner_id, value in _entries_of(metric, field_name):
             if (keyed_measurement := measurement(metric, value)) is not None:

@@ -1,5 +1,6 @@
-"""Connects the agent with the runner of a container through its relay's socket. After the container's end reads the
-messages that the relay left on disk.
+"""Connects the agent with the runner of a container, through the socket of the container's relay.
+
+After the container's end reads the messages that the relay left on disk.
 """
 
 from __future__ import annotations

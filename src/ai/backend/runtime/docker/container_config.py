@@ -1,5 +1,7 @@
-"""Builds the body of the engine's create call from a workload's specification; reads only device nodes and CDI
-specifications."""
+"""Builds the body of the engine's create call from a workload's specification.
+
+Reads only device nodes and CDI specifications.
+"""
 
 from __future__ import annotations
 
@@ -121,11 +123,12 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> tuple[str, ...]:
-    """Returns the networks of a container: first the session's own network or the default one, then the networks that
-    plugins attach.
+    """Returns the networks of a container: the session's own or the default one, and those that plugins attach.
 
-    Without a network (``none``) a container has those of plugins alone, as engines join nothing to it. Raises
-    CreationDenied where it has the host's, to which nothing can be attached.
+    The first is the session's own network or the default one. Without a network (``none``) a container has those of
+    plugins
+    alone, as engines join nothing to it. Raises CreationDenied where it has the host's, to which nothing can be
+    attached.
     """
     default_network = settings.network if settings.network != "auto" else engine_facts.network
     session_network = spec.network.network_id if spec.network is not None else default_network
@@ -269,7 +272,10 @@ def _describe_bind(source: str, target: str, *, read_only: bool) -> dict[str, An
 
 
 def _seccomp_options(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> list[str]:
-    """Returns the security options for our filter of system calls; none if the engine's own filter applies."""
+    """Returns the engine's security options for this platform's filter of system calls.
+
+    Empty if the engine's own filter applies.
+    """
     if not engine_facts.has_seccomp:
         return []
     if settings.seccomp == "auto" and seccomp.is_supported():

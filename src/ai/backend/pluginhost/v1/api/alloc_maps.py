@@ -155,8 +155,9 @@ class DiscretePropertyAllocMap(_StockAllocMap):
 
 
 class FractionAllocMap(_StockAllocMap):
-    """Allocates shares of devices. A share is never split over devices that could hold it, whatever
-    ``enforce_physical_continuity`` says.
+    """Allocates shares of devices, and does not split a share that one device can hold.
+
+    This holds whatever ``enforce_physical_continuity`` says.
     """
 
     kind = "fractional"
@@ -189,8 +190,11 @@ def slot_type(kind: object, slot: str) -> SlotType:
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
-    """Returns the slot of each device of a map. The quantum of counts is the map's, if it has one; else 1, or 0.01 if
-    any amount is no whole number. Raises InvalidResponse: something in the map is not of its type."""
+    """Converts the devices of a v1 alloc map to the slot (name, type, amount and quantum) of each device.
+
+    The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number. Raises
+    InvalidResponse: something in the map is not of its type.
+    """
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
     for device, slot_info in alloc_map.device_slots.items():
         description = f"create_alloc_map: the amount of {device!r:.64}"

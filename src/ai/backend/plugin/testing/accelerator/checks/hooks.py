@@ -327,8 +327,10 @@ async def _call_everything(subject: Subject) -> None:
 
 @CHECKS.add("accelerator v2, The contract: host processes")
 async def calls_leave_the_event_loop_free(subject: Subject) -> None:
-    """A plugin that does not say that it is ``blocking`` never holds the event loop for long. The best of three rounds
-    counts: a busy machine is not the plugin's fault."""
+    """A plugin that does not say that it is ``blocking`` never holds the event loop for long.
+
+    The best of three rounds counts: a busy machine is not the plugin's fault.
+    """
     if subject.plugin.capabilities.blocking:
         raise NotApplicable("the plugin is blocking, and so has a process of its own")
     best_s_by_method: dict[str, float] = {}
@@ -361,8 +363,7 @@ async def calls_may_overlap(subject: Subject) -> None:
 
 
 def _stable_part(method: str, answer: object) -> object:
-    """Returns an answer of a plugin without the parts that change by themselves: health, and totals that
-    depend on it."""
+    """Returns an answer of a plugin without the parts that may change between calls: health, and totals by health."""
     if method == "list_devices":
         return [(device.device_id, device.slots) for device in answer]  # type: ignore[attr-defined]  # settled to devices
     return None if method == "available_slots" else answer
