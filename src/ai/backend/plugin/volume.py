@@ -173,7 +173,7 @@ class Upload(ABC):
         """Appends bytes to the upload. Raises StorageFull: ``offset`` tells how many bytes are there."""
 
     def receive(self, fd: int, count: int) -> int:
-        """Appends at most ``count`` bytes of a socket in the cheapest way.
+        """Reads at most ``count`` bytes from a socket and appends them to the upload, in the cheapest way.
 
         Returns the number of bytes, 0 if the socket has ended. Raises BlockingIOError if it holds nothing now,
         StorageFull as :meth:`write`; what was taken from the socket is lost.
@@ -184,7 +184,7 @@ class Upload(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Makes further writes provisional. They are lost at a crash or a close unless :meth:`count` follows."""
+        """Makes further writes provisional: they are lost at a crash or a close, unless :meth:`count` follows."""
 
     @abstractmethod
     def count(self) -> None: ...

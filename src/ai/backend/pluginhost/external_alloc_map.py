@@ -211,7 +211,7 @@ class ExternalAllocMap(AbstractAllocMap):
     def _check(
         allocation: DeviceAllocation, requested_amounts: Mapping[SlotName, Decimal], eligible_ids: frozenset[DeviceId]
     ) -> None:
-        """Checks an allocation that the plugin chose. Raises InvalidResponse."""
+        """Checks that an allocation gives exactly the requested amounts on eligible devices. Raises InvalidResponse."""
         if not isinstance(allocation, DeviceAllocation):
             raise InvalidResponse(f"returned a {type(allocation).__name__} instead of a DeviceAllocation")
         for slot, quantity in requested_amounts.items():

@@ -106,7 +106,10 @@ class Interpreter:
         self._read_fd = self._write_fd = -1
 
     def read_reports(self) -> None:
-        """Handles the reports of the child that have arrived. Never waits, even if the child goes on writing."""
+        """Handles the reports of the child that have arrived, without waiting for more.
+
+        Never waits, even if the child goes on writing.
+        """
         for _ in range(_MAX_READS):
             if self._read_fd < 0:
                 return

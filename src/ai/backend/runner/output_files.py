@@ -16,7 +16,7 @@ MAX_REPORTED_FILES = 1_000
 
 
 def snapshot(folder: str) -> Snapshot:
-    """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns)."""
+    """Returns (inode, size, time of change in ns) of each regular file under `folder`, by relative path."""
     facts_by_path: Snapshot = {}
     pending_folders = [] if os.path.islink(folder) else [("", 0)]
     while pending_folders:

@@ -75,7 +75,10 @@ class Definition:
         ]
 
     def environment(self, user_variables: Any) -> Dict[str, str]:
-        """Returns the environment variables that the user sets, checked. Raises BadDefinition."""
+        """Checks the environment variables that the user sets for the service, and returns them.
+
+        Raises BadDefinition for a variable that the service does not take.
+        """
         requested_variables = _check_texts(user_variables or {}, "envs")
         for variable_name in requested_variables:
             if variable_name not in self.allowed_envs:

@@ -350,7 +350,7 @@ class Services:
 
     @staticmethod
     def _describe_passive(name: str, protocol: str, ports: List[int], definition: Optional[Definition]) -> Message:
-        """Describes a service that the user or the image starts, which runs while its port listens."""
+        """Returns the state of a service that the user or the image starts: it runs while its port listens."""
         is_listening = bool(ports) and ports[0] in _listening_ports()
         status = "running" if is_listening else "stopped"
         return {"name": name, "protocol": protocol, "status": status, "ports": ports, **_describe_offer(definition)}

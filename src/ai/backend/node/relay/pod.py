@@ -334,7 +334,7 @@ class PodRelay:
     # ---- the loop
 
     def _call(self, call: Callable[[], None]) -> None:
-        """Runs a function in the main thread."""
+        """Queues a function that the main thread will run, and wakes the main thread."""
         self._calls.put(call)
         try:
             os.write(self._wakeup_write, b"c")

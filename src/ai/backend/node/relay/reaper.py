@@ -36,7 +36,10 @@ _DEFAULT_STATS_INTERVAL_S = 10.0
 
 
 class Reaper:
-    """Runs one session's runner. ``runner`` is called in the child process with its channel's descriptor."""
+    """Starts and watches the runner of one session, and exchanges messages with the pod's relay.
+
+    ``runner`` is called in the child process with its channel's descriptor.
+    """
 
     def __init__(self, channel_folder: str, home: str, runner: Any) -> None:
         self._home = home

@@ -41,9 +41,9 @@ def find_relay() -> Path:
 
 
 def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
-    """Copies the runner below the state directory unless present; each part becomes a folder of the copy.
+    """Copies the runner to a folder below the state directory, unless the copy is present; returns the copy's path.
 
-    Raises OSError.
+    Each of ``parts`` becomes a folder of the copy. Raises OSError.
     """
     content_of_path = {path.name: path.read_bytes() for path in _runner_files(source)}
     content_of_path |= {
@@ -95,7 +95,10 @@ def _copy_byte_code(source: Path, copy: Path) -> None:
 
 
 def _is_current(byte_code: Path, source: Path) -> bool:
-    """Returns True if the byte code records time and size of the source, so that Python uses it (PEP 552, flags 0)."""
+    """True if the byte code file records the time and size of the source, so that Python uses the byte code.
+
+    See PEP 552, flags 0.
+    """
     try:
         status = source.stat()
         with byte_code.open("rb") as file:

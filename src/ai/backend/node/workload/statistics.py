@@ -41,7 +41,7 @@ def transferred_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def process_views(pids: Sequence[int]) -> list[ProcessView]:
-    """Returns the measurements of the processes that live."""
+    """Returns the running processes among ``pids``, each with its measurements."""
     views = []
     for pid in pids[:_MAX_PROCESSES]:
         fields = proc.stat_fields(pid)
@@ -132,7 +132,10 @@ class Meter:
     def measure_all(
         self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, now_s: float
     ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Measures all workloads. Blocks for a few file reads each. ``now_s`` is in seconds of a monotonic clock."""
+        """Measures all workloads, and returns the measurements of each.
+
+        Blocks for a few file reads each. ``now_s`` is in seconds of a monotonic clock.
+        """
         self._renew_home_sizes([record for _, record, _ in workloads], now_s)
         return {key: self._measure(key, record, pids, cgroups, now_s) for key, record, pids in workloads}
 

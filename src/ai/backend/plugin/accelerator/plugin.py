@@ -220,7 +220,10 @@ class Attachable(Protocol):
 
 @runtime_checkable
 class CdiProvider(Protocol):
-    """Describes the plugin's devices in the Container Device Interface (capability ``cdi_provider``)."""
+    """Provides descriptions of the plugin's devices in the form of the Container Device Interface (CDI).
+
+    The capability is ``cdi_provider``.
+    """
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices as JSON.
@@ -254,7 +257,10 @@ class AttachedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """Holds versions and hardware facts of the node. Keys of ``extra`` are for people."""
+    """Holds the versions of the driver and the runtime, and other facts about the node.
+
+    Keys of ``extra`` are for people.
+    """
 
     driver_version: str | None = None
     runtime_version: str | None = None

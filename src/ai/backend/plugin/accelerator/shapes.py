@@ -221,7 +221,7 @@ def read_answer(method: str, answer_bytes: bytes) -> Any:
 
 
 def normalized(method: str, answer: Any) -> Any:
-    """Returns an answer in the form in which a host would have sent it: plain values of the declared types.
+    """Returns a plugin's answer as it would be after encoding by a host: plain values of the declared types.
 
     Raises InvalidResponse.
     """

@@ -75,7 +75,7 @@ class Raw:
 
 
 def measurements(readings: Iterable[Raw]) -> list[Measurement]:
-    """Returns the measurements of the whole node, followed by those of each device."""
+    """Converts readings to measurements: first those of the whole node, then those of each device."""
     usable_readings = [reading for reading in readings if reading.usable]
     return [
         *_combined_measurements(usable_readings),
@@ -107,7 +107,10 @@ def _combined_measurements(all_readings: Sequence[Raw]) -> list[Measurement]:
 
 
 def _measurement_of(reading: Raw, device_id: DeviceId | None) -> Measurement:
-    """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
+    """Converts a reading to a measurement. If the value of a gauge is above its capacity, the capacity is raised.
+
+    Power is above its capacity for moments.
+    """
     capacity = (
         reading.capacity
         if reading.capacity is not None and math.isfinite(reading.capacity) and reading.capacity > 0

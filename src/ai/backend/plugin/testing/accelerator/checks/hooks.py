@@ -37,7 +37,7 @@ _LISTING_METHODS = ("list_devices", "configurable_slots", "available_slots", "va
 
 @CHECKS.add(_HOOKS_SOURCE, is_basic=True)
 async def pre_create_gives_a_usable_config(subject: Subject) -> None:
-    """The agent takes the WorkloadConfig as it is."""
+    """The configuration (``WorkloadConfig``) that ``pre_create`` returns is valid for the agent."""
     await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
 
 
