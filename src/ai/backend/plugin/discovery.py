@@ -55,7 +55,7 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
 
 
 def _describe_abstract_methods(candidates: Sequence[object]) -> str:
-    """Returns which abstract methods prevent the plugin classes from being created. Empty if there is no such class."""
+    """Returns a text about the abstract methods that the candidate plugin classes lack; empty if they lack none."""
     problems = {
         f"{candidate.__name__} lacks {', '.join(sorted(candidate.__abstractmethods__))}"
         for candidate in candidates
@@ -70,8 +70,12 @@ def _describe_abstract_methods(candidates: Sequence[object]) -> str:
 def load_plugin(
     reference: str, *, adapt: Callable[[object, str], object] = lambda shown, _: shown
 ) -> type[AbstractComputePlugin]:
-    """Imports ``package.module`` or ``package.module:Name``; ``adapt`` makes a plugin class of a class of another
-    version. Raises PluginError if it shows no plugin of this version, and anything that importing it raises."""
+    """Imports the plugin class that ``package.module`` or ``package.module:Name`` names, and returns the class.
+
+    ``adapt`` makes a plugin class of a class of another version. Raises PluginError if it shows no plugin of this
+    version,
+    and anything that importing it raises.
+    """
     module_name, _, attribute_path = reference.partition(":")
     try:
         loaded_object: object = importlib.import_module(module_name)
@@ -142,8 +146,12 @@ def _settings_error(cls: type[AbstractComputePlugin], problems: Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
-    """Describes the origin of a plugin. ``load`` imports it here, and may raise anything. ``reference`` is what a host
-    process would import; ``isolated``: only a host process may."""
+    """Describes the origin of a plugin: its name, and the means by which the agent or a host imports it.
+
+    ``load`` imports it here, and may raise anything. ``reference`` is what a host process would import; ``isolated``:
+    only
+    a host process may.
+    """
 
     name: str
     load: Callable[[], type[AbstractComputePlugin]]
@@ -154,8 +162,9 @@ class PluginSource:
 def find_plugins(
     allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
 ) -> list[PluginSource]:
-    """Returns the plugins to load: the intrinsic and the allowed plugins, without the blocked ones. Nothing is
-    imported.
+    """Returns the plugins to load: the intrinsic and the allowed plugins, without the blocked ones.
+
+    Nothing is imported.
 
     A name is the absolute path of an executable (:mod:`.programs`), a package path, an entry point of
     ``backendai_accelerator_v30``, or else of a v1 plugin; that and an executable always get a host process. A package
@@ -225,7 +234,10 @@ def _is_within(package: str, root: str) -> bool:
 
 
 def _is_importable(name: str) -> bool:
-    """Returns True if the first package of the name exists. The rest of the name is unknown before an import."""
+    """True if the top-level package of the name exists.
+
+    The rest of the name is unknown before an import.
+    """
     top_package = name.partition(":")[0].partition(".")[0]
     try:
         return top_package.isidentifier() and importlib.util.find_spec(top_package) is not None

@@ -142,10 +142,13 @@ class SessionRequest:
 
 
 class AbstractHook:
-    """Decides questions of the manager in the methods that a plugin overrides. The other methods change nothing.
+    """The base of hook plugins, which decide about sign-ons, sign-ups, passwords and sessions for the manager.
 
-    Every method may be called any number of times and by several managers. An error other than :class:`HookDenied`, or
-    no answer in time, refuses the request as unavailable; in :meth:`sign_on` it is logged and the next plugin is asked.
+    A plugin overrides the methods of its decisions; the other methods change nothing. Every method may be called any
+    number
+    of times and by several managers. An error other than :class:`HookDenied`, or no answer in time, refuses the request
+    as
+    unavailable; in :meth:`sign_on` it is logged and the next plugin is asked.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION
@@ -161,7 +164,7 @@ class AbstractHook:
         """Releases the resources of the plugin."""
 
     async def sign_on(self, request: SignOn) -> str | None:
-        """Returns the e-mail address of the user who has this secret.
+        """Checks the secret of a sign-on, and returns the e-mail address of the user to whom the secret belongs.
 
         That user is signed in without a manager's password. Returns None if the plugin cannot decide: the next plugin
         or the manager's own passwords decide then. Raises HookDenied: the user must not sign in, whatever the others
@@ -201,9 +204,9 @@ class AbstractHook:
         raise HookDenied("This plugin leads browsers nowhere.")
 
     async def admit_sign_up(self, request: SignUpRequest) -> bool:
-        """Returns True if the person may sign up, and False if the decision is left to others.
+        """Returns True if the person may sign up; False if other plugins or the manager decide.
 
-        Raises HookDenied: nobody else's word counts.
+        Raises HookDenied: the person may not sign up, whatever the others say.
         """
         return False
 

@@ -1,5 +1,4 @@
-"""Defines the public interface of monitors, which are services that receive daemons' errors and statistics (spec
-03-02).
+"""Defines the public interface of monitors, services that receive the errors and statistics of daemons (spec 03-02).
 
 A plugin is a subclass of :class:`AbstractErrorMonitor` under the entry point group :data:`ERROR_MONITOR_GROUP`, or of
 :class:`AbstractStatsMonitor` under :data:`STATS_MONITOR_GROUP`. ``[monitors]`` of a daemon's settings enables it by
@@ -78,7 +77,7 @@ class Statistic:
 
 
 class AbstractMonitor:
-    """Serves as the base of error monitors and statistics monitors.
+    """The base of error monitors and statistics monitors.
 
     ``daemon`` is the name of the daemon, ``version`` that of this program.
     """

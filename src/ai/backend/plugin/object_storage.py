@@ -1,10 +1,9 @@
-"""Defines the SPI of object storages for artifacts. An object is a named byte string that appears as a whole (spec
-03-17).
+"""Defines the SPI of object storages for artifacts (spec 03-17).
 
-A storage proxy decides which keys there are and who may read them; the storage keeps bytes.
-:mod:`ai.backend.plugin.testing.object_storage` tests what it promises. A key is a relative path: parts joined by
-slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most :data:`MAX_KEY` bytes, and 255 in each part.
-No key is the beginning of another one's path (``a`` and ``a/b``).
+An object is a named byte string that appears as a whole. A storage proxy decides which keys there are and who may read
+them; the storage keeps bytes. :mod:`ai.backend.plugin.testing.object_storage` tests what it promises. A key is a
+relative path: parts joined by slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most
+:data:`MAX_KEY` bytes, and 255 in each part. No key is the beginning of another one's path (``a`` and ``a/b``).
 """
 
 from __future__ import annotations
@@ -62,8 +61,10 @@ class ObjectPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageContext:
-    """Holds the values that the proxy hands to a storage. ``owner``: uid and gid of all files that it makes, where the
-    process may give files away."""
+    """Holds the values that the storage proxy passes to an object storage, such as the owner of new files.
+
+    ``owner``: uid and gid of all files that the storage makes, where the process may give files away.
+    """
 
     owner: tuple[int, int] | None = None
 
@@ -186,14 +187,14 @@ class ObjectStorage(ABC):
         raise NotSupported(f"The object storage {self.name} makes no URLs.")
 
     async def mount_path(self, prefix: str) -> Path:
-        """Returns the absolute directory of the objects below ``prefix``, which is the same on hosts.
+        """Returns the absolute path at which hosts that mount the storage see the objects below ``prefix``.
 
-        With ``mount``. Raises NoSuchFile.
+        The path is the same on all hosts. With the capability ``mount``. Raises NoSuchFile.
         """
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def open_file(self, key: str) -> OpenFile:
-        """Opens an object as a file. With ``mount``. Raises NoSuchFile."""
+        """Opens an object as a file, if the storage has the capability ``mount``. Raises NoSuchFile."""
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def put(self, key: str, parts: bytes | AsyncIterable[bytes], *, size: int | None = None) -> None:

@@ -24,7 +24,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class PluginOptions(BaseModel):
-    """Serves as the base of option models.
+    """The base of the models that describe a session's options for an accelerator plugin.
 
     Models are frozen, and unknown names are refused. Give each field a description with its unit: users read the JSON
     Schema that is made of it. Names are those of the fields.
@@ -34,8 +34,9 @@ class PluginOptions(BaseModel):
 
 
 def schema_of(model: type[BaseModel] | None) -> dict[str, Any] | None:
-    """Returns the JSON Schema of an option model. Returns None without a model. Raises ValueError for one that is too
-    large.
+    """Returns the JSON Schema of an option model.
+
+    Returns None without a model. Raises ValueError for one that is too large.
 
     What pydantic makes of a model is a JSON Schema, so it is not compiled: the compiler takes three mebibytes.
     """
@@ -72,9 +73,9 @@ def _check_size(schema: Mapping[str, Any]) -> None:
 
 
 def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the problems of options by their place, such as ``{"threads": "0 is less than the minimum of 1"}``.
+    """Returns the faults of options by option name, such as ``{"threads": "0 is less than the minimum of 1"}``.
 
-    Empty if the schema allows the options. The place of the whole is empty.
+    Empty if the schema allows the options. A fault of all options together has an empty name.
     """
     try:
         size_bytes = len(json.dumps(options, allow_nan=False).encode())
@@ -142,7 +143,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:
 
 
 def _non_null_error(error: Any) -> Any:
-    """Returns the error of the only alternative that is not ``null``, as optional fields have.
+    """Returns the error of the only non-null alternative of an ``anyOf``, the schema of an optional field.
 
     Returns None for other errors.
     """

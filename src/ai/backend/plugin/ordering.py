@@ -1,9 +1,8 @@
-"""Defines the public interface of ordering plugins, which decide the next pending session to try (spec 03-01
-"Sokovan").
+"""Defines the public interface of ordering plugins, which decide the order in which pending sessions are tried.
 
-A plugin is a subclass of :class:`AbstractOrder` under the entry point group :data:`ENTRY_POINT_GROUP`; the
-``scheduler`` of a resource group names it. It must be pure: no clock, no IO, no randomness.
-:mod:`ai.backend.plugin.testing.ordering` tests an implementation. Agents are chosen by placement plugins.
+See spec 03-01 "Sokovan". A plugin is a subclass of :class:`AbstractOrder` under the entry point group
+:data:`ENTRY_POINT_GROUP`; the ``scheduler`` of a resource group names it. It must be pure: no clock, no IO, no
+randomness. :mod:`ai.backend.plugin.testing.ordering` tests an implementation. Agents are chosen by placement plugins.
 """
 
 from __future__ import annotations
@@ -40,15 +39,21 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Describes the state of a resource group: the ``capacity`` of its agents, and what running sessions occupy by
-    scope. Scopes in ``occupied`` are written ``domain``, ``domain/project`` and ``domain/project/user``."""
+    """Describes the resources of a resource group: the total of its agents, and what running sessions occupy.
+
+    ``capacity`` is that of the agents. Scopes in ``occupied`` are written ``domain``, ``domain/project`` and
+    ``domain/project/user``.
+    """
 
     capacity: ResourceSlot
     occupied: Mapping[str, ResourceSlot]
 
 
 class AbstractOrder(ABC):
-    """Orders the pending sessions of a resource group. Made without arguments, once for each manager."""
+    """The base of ordering plugins, which order the pending sessions of a resource group.
+
+    Made without arguments, once for each manager.
+    """
 
     spi_version: ClassVar[int] = SPI_VERSION
 

@@ -25,8 +25,10 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Describes an agent with enough free resources in total: ``totals`` and ``free`` of its healthy devices, and its
-    ``kernels``."""
+    """Describes an agent whose free resources are enough for a kernel in total.
+
+    ``totals`` and ``free`` are of its healthy devices; ``kernels`` is the number of its kernels.
+    """
 
     agent_id: AgentId
     architecture: str

@@ -127,8 +127,11 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExit:
-    """Describes the end of a workload. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it; ``program``
-    if it is the end of :attr:`WorkloadSpec.program`, by itself or by ``cancel``."""
+    """Describes the end of a workload: its exit code or signal, and the reason.
+
+    ``signal`` excludes ``code``; ``oom`` if the memory limit ended it; ``program`` if it is the end of
+    :attr:`WorkloadSpec.program`, by itself or by ``cancel``.
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -154,7 +157,7 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExited:
-    """Reports that a workload has exited, which ``inspect`` reports too. May be lost or repeated."""
+    """The event that a workload has exited. An event may be lost or repeated; ``inspect`` reports the exit too."""
 
     key: WorkloadKey
     exit: WorkloadExit
@@ -193,9 +196,11 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """Requests an archive or an image of a workload's root file system. The archive is ``folder/filename`` where the
-    node keeps archives; with ``push``, an image is pushed to its registry instead. ``labels`` are added to those of the
-    workload's own image."""
+    """Requests an archive or an image of a workload's root file system.
+
+    The archive is ``folder/filename`` where the node keeps archives; with ``push``, an image is pushed to its
+    registry instead. ``labels`` are added to those of the workload's own image.
+    """
 
     folder: str
     filename: str
@@ -220,17 +225,21 @@ TellProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """Describes a runtime on this node. ``tier`` names the documented set of guarantees; ``enforcement`` maps each
-    limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
-    ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
-    say why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing
-    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine, gVisor);
-    ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, and
-    ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
-    runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
-    one. Empty without CDI. ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never
-    True. ``create_timeout_s``: how long ``create`` takes at most by the runtime's own deadlines; None where a setting
-    of the agent's limits it. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
+    """Describes a runtime on this node.
+
+    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is
+    really done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-
+    networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say
+    why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or
+    nothing can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine,
+    gVisor); ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own,
+    and ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are
+    where the runtime looks CDI names up, lowest priority first; the agent writes the specifications of its
+    plugins into the last one. Empty without CDI. ``pulls_in_create``: the node pulls images within
+    ``create``, and ``lacks_image`` is never True. ``create_timeout_s``: how long ``create`` takes at most by
+    the runtime's own deadlines; None where a setting of the agent's limits it. ``mounts_sub_paths``: folders
+    are mounted as parts of volumes.
+    """
 
     name: str
     version: str
@@ -251,7 +260,7 @@ class RuntimeInfo:
 
 
 class PortExposure(StrEnum):
-    """Selects who can connect to ports that programs of a workload open at 127.0.0.1."""
+    """Names the programs that can connect to ports of a workload at 127.0.0.1: its own only, or all of the host."""
 
     PRIVATE = "private"
     """The workload itself, and the tunnels of this platform."""
@@ -291,8 +300,12 @@ class RunnerChannel(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """Describes a process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
-    ``shown_pid`` is its number as the workload itself sees it."""
+    """Describes a process of a workload: its pids, command and measurements.
+
+    ``pid`` is the host's; with ``started``, of any origin, it is never another process's. ``shown_pid`` is its number
+    as
+    the workload itself sees it.
+    """
 
     pid: int
     started: int
@@ -302,10 +315,13 @@ class ProcessView:
 
 
 class AbstractRuntime(ABC):
-    """Makes and supervises workloads, as the contract in this module's docstring says.
+    """The base of runtimes, which make and supervise workloads on a node.
 
-    A plugin is a class under the entry point group :data:`ENTRY_POINT_GROUP`, made of its settings (the agent's table
-    ``[runtime]``, as ``settings_model``) and the directory of its durable records; ``agent.runtime`` names it.
+    The contract is in this module's docstring. A plugin is a class under the entry point group
+    :data:`ENTRY_POINT_GROUP`,
+    made of its settings (the agent's table ``[runtime]``, as ``settings_model``) and the directory of its durable
+    records;
+    ``agent.runtime`` names it.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION
@@ -339,9 +355,10 @@ class AbstractRuntime(ABC):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        """Returns a private network for the kernels of a session on this node, before its first workload. Idempotent.
+        """Creates the private network of a session on this node, before the session's first workload, and returns it.
 
-        With ``overlay`` it reaches those on other nodes as well, at the given addresses; one of the session with
+        Idempotent. With ``overlay`` it reaches kernels on other nodes as well, at the given addresses; one of the
+        session with
         another ``overlay``, of an earlier placement, is replaced. Raises CreationDenied with the reason if there can be
         none here, WorkloadError or Unavailable if it failed; ``remove_network`` finds what is half made.
         """
@@ -356,7 +373,7 @@ class AbstractRuntime(ABC):
         return ()
 
     async def broken_networks(self) -> Sequence[SessionId]:
-        """Lists the sessions whose network was removed under their workloads and cannot be repaired."""
+        """Lists the sessions whose network was removed while their workloads were running, and cannot be repaired."""
         return ()
 
     @abstractmethod
@@ -378,8 +395,10 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
-        """Connects to the runner and takes over from any older epoch. Raises Unavailable if there is no live runner,
-        Conflict if a newer epoch drives it."""
+        """Connects to the runner and takes over from any older epoch.
+
+        Raises Unavailable if there is no live runner, Conflict if a newer epoch drives it.
+        """
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         """Connects to a port on 127.0.0.1 inside the workload; with the capability ``ports``.
@@ -405,9 +424,12 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Returns the statistics of workloads that the runtime measures itself: cpu_used, cpu_util, mem, io_read,
-        io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are left out, as the network of a workload that
-        shares the host's."""
+        """Returns the measurements of workloads that the runtime makes itself, by workload.
+
+        They are cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are
+        left out,
+        as the network of a workload that shares the host's.
+        """
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
@@ -437,8 +459,11 @@ class AbstractRuntime(ABC):
         raise NotSupported(f"the runtime {self.name} removes no images on request")
 
     async def commit(self, key: WorkloadKey, request: CommitRequest, tell: TellProgress) -> CommittedImage:
-        """Stores the workload's root file system, without its home, mounts, environment and secrets. Raises NotFound,
-        StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing is left behind."""
+        """Stores the workload's root file system, without its home, mounts, environment and secrets.
+
+        Raises NotFound, StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing
+        is left behind.
+        """
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:

@@ -1,4 +1,4 @@
-"""The base of every settings model, and the values that settings hold."""
+"""Defines the base of every settings model, and types of values in settings (sizes and quantities)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def kebab(name: str) -> str:
 
 
 class Settings(BaseModel):
-    """Base of a settings model: frozen, kebab-case keys (snake_case is read too), unknown keys refused by name. Give
-    each field a description with its unit; sample, schema and reference page are made from it."""
+    """Base of a settings model: frozen, kebab-case keys (snake_case is read too), unknown keys refused by name.
+
+    Give each field a description with its unit; sample, schema and reference page are made from it.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -42,8 +44,11 @@ class PluginSettings(Settings):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns a file of settings, of at most 1 MiB. Raises PluginError: it cannot be read, is no regular file (a device
-    or a pipe may have no end), or is too large; InvalidInput: it is not TOML."""
+    """Returns the parsed content of a TOML file of settings, which has at most 1 MiB.
+
+    Raises PluginError: it cannot be read, is no regular file (a device or a pipe may have no end), or is too large;
+    InvalidInput: it is not TOML.
+    """
     try:
         if path.exists() and not path.is_file():
             raise PluginError(f"cannot read {path}: it is no regular file")
@@ -59,7 +64,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def problems_of(error: ValidationError) -> dict[str, str]:
-    """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
+    """Returns the fault of each key of settings: ``{"devices.0.colour": "there is no such key"}``.
+
+    The key ``""`` is the whole table.
+    """
     return {
         ".".join(map(str, error_details["loc"])): _MESSAGES.get(error_details["type"])
         or error_details["msg"].removeprefix("Value error, ")

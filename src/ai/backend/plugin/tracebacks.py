@@ -13,8 +13,10 @@ _PYTHON_FOLDER = str(Path(traceback.__file__).resolve().parent)
 
 
 def description_of(error: BaseException) -> str:
-    """Returns an exception's type and message, and the innermost frame of the plugin's own code: ``KeyError: 'serial'
-    (acme/board.py:23, in read_cards)``."""
+    """Returns an exception's type and message, and the place in the plugin's own code that raised it.
+
+    Such as ``KeyError: 'serial' (acme/board.py:23, in read_cards)``.
+    """
     try:
         error_text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # a plugin's own class
@@ -24,7 +26,7 @@ def description_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Returns the last frame of an exception outside of this platform and Python's own modules.
+    """Returns the innermost place (file, line, function) of an exception outside of this platform and of Python.
 
     Empty if there is none.
     """

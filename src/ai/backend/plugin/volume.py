@@ -25,9 +25,11 @@ _READ_BYTES = 1 << 18
 
 
 class VolumeCapability(StrEnum):
-    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities"). ``quota``: it
-    enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``: the answer
-    costs no walk over all files."""
+    """Lists the optional features of a volume. The storage proxy uses only the features that the volume declares.
+
+    See peer facts 5, "Capabilities". ``quota``: it enforces the limits of quota scopes itself; without it the proxy
+    accounts, which is soft. ``fast-*``: the answer costs no walk over all files.
+    """
 
     VFOLDER = "vfolder"
     METRIC = "metric"
@@ -87,7 +89,7 @@ class VolumeUsage:
 
 @dataclass(frozen=True, slots=True)
 class VolumeMetric:
-    """Counts reads and writes since the machine started, as far as the volume knows."""
+    """Holds the counts of reads and writes of a volume since the machine started, as far as the volume knows them."""
 
     iops_read: int = 0
     iops_write: int = 0
@@ -171,7 +173,7 @@ class Upload(ABC):
         """Appends bytes to the upload. Raises StorageFull: ``offset`` tells how many bytes are there."""
 
     def receive(self, fd: int, count: int) -> int:
-        """Appends at most ``count`` bytes of a socket in the cheapest way.
+        """Reads at most ``count`` bytes from a socket and appends them to the upload, in the cheapest way.
 
         Returns the number of bytes, 0 if the socket has ended. Raises BlockingIOError if it holds nothing now,
         StorageFull as :meth:`write`; what was taken from the socket is lost.
@@ -182,7 +184,7 @@ class Upload(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Makes further writes provisional. They are lost at a crash or a close unless :meth:`count` follows."""
+        """Makes further writes provisional: they are lost at a crash or a close, unless :meth:`count` follows."""
 
     @abstractmethod
     def count(self) -> None: ...
@@ -199,8 +201,12 @@ class Upload(ABC):
 
 
 class Progress:
-    """Holds the progress of a long operation; written by its thread, read by others. ``cancel`` makes it end early with
-    nothing left of it, ``abandon`` where it is, to be taken up in another life."""
+    """Holds the progress of a long operation, and requests to end the operation early.
+
+    Written by its thread, read by others. ``cancel`` makes it end early with nothing left of it, ``abandon`` where it
+    is,
+    to be taken up by the next process.
+    """
 
     def __init__(self) -> None:
         self.current = 0
@@ -236,8 +242,12 @@ class UnfinishedClone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeContext:
-    """Holds the values that the proxy hands to a volume: ``owner``, uid and gid of all that it makes where the process
-    may give files away; ``waypoint``, called at named points of operations, where kill tests can end the process."""
+    """Holds the values that the storage proxy passes to a volume: the owner of new files, and a function for tests.
+
+    ``owner``: uid and gid of all that the volume makes where the process may give files away; ``waypoint``: called at
+    named
+    points of operations, where kill tests can end the process.
+    """
 
     owner: tuple[int, int] | None = None
     waypoint: Callable[[str], None] = field(default=lambda _: None)
@@ -266,7 +276,10 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Prepares the volume. Raises InvalidInput: the place cannot be used, or holds something else."""
+        """Prepares the volume for use.
+
+        Raises InvalidInput: the place cannot be used, or holds something else.
+        """
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
         """Converts files of an older layout to the present layout, before ``start``.
@@ -287,8 +300,10 @@ class AbstractVolume(ABC):
     async def usage(self) -> VolumeUsage: ...
 
     async def metric(self) -> VolumeMetric:
-        """Returns metrics, with the capability ``metric``. Raises PluginError where that is promised and this is
-        missing."""
+        """Returns the counts of reads and writes of the volume, with the capability ``metric``.
+
+        Raises PluginError if the volume promises the capability and does not measure.
+        """
         raise PluginError("the volume promises metrics and does not measure any")
 
     async def mount(self) -> Mount | None:
@@ -343,7 +358,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
-        """Returns the absolute path on hosts that have this volume mounted at the same place."""
+        """Returns the absolute path of a folder's subpath on hosts that mount this volume at the same place."""
 
     @abstractmethod
     async def folder_usage(self, folder: VFolderId) -> FolderUsage: ...
@@ -391,8 +406,10 @@ class AbstractVolume(ABC):
     def open_tree(
         self, folder: VFolderId, paths: Sequence[FolderPath]
     ) -> AbstractContextManager[Iterator[ArchiveEntry]]:
-        """Yields all entries at and below the paths, parents before children. Blocking: used in one
-        thread."""
+        """Yields all entries at and below the paths, parents before children.
+
+        Blocking: used in one thread.
+        """
 
     # Uploads
 
@@ -406,7 +423,10 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
-        """Opens an upload, whose calls block like this one. Raises UploadNotFound, UploadIsBeingWritten."""
+        """Opens an upload for writing. Raises UploadNotFound, UploadIsBeingWritten.
+
+        Blocking, as are the calls of the upload.
+        """
 
     @abstractmethod
     async def drop_upload(self, folder: VFolderId, session: str) -> None:
@@ -418,5 +438,4 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def expire_uploads(self, before: float) -> int:
-        """Removes the uploads of all scopes that have not grown since ``before``, and returns the number of removed
-        ones."""
+        """Removes the uploads that have not grown since ``before``, of all scopes, and returns the number of them."""

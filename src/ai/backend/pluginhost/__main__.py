@@ -1,4 +1,4 @@
-"""Forks hosts on request: python -m ai.backend.pluginhost REQUESTS (see .zygote)."""
+"""Runs a zygote, which forks plugin hosts on request: python -m ai.backend.pluginhost REQUESTS (see .zygote)."""
 
 from __future__ import annotations
 

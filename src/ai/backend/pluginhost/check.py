@@ -47,9 +47,13 @@ async def check_outside(
     on_outcome: Callable[[Outcome], None] = lambda _: None,
     on_begun: Callable[[int, str], None] = lambda _, __: None,
 ) -> Report:
-    """Runs all checks of a job. A process that dies in one of them, or is silent for longer than ``patience_s``, fails
-    it, and the rest goes on. ``environment`` names variables that the process gets besides the usual ones. ``on_begun``
-    gets the number and name of each check as it begins."""
+    """Runs all checks of a job in separate processes, and returns the report.
+
+    A process that dies in one of them, or is silent for longer than ``patience_s``, fails it, and the rest goes on.
+    ``environment`` names variables that the process gets besides the usual ones. ``on_begun`` gets the number and name
+    of
+    each check as it begins.
+    """
     report = Report()
 
     def record_outcome(outcome: Outcome) -> None:
@@ -103,8 +107,9 @@ async def _run_in_one_process(
     patience_s: float,
     environment: dict[str, str],
 ) -> tuple[str, str] | None:
-    """Runs checks in one process until the process ends. If it dies, returns the check during which it died, and the
-    reason.
+    """Runs checks in one new process until the process ends.
+
+    If it dies, returns the check during which it died, and the reason.
     """
     report_read_fd, report_write_fd = os.pipe()
     with tempfile.TemporaryFile() as output_file:

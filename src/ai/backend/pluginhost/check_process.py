@@ -65,8 +65,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def _it_can_be_loaded(_: Subject) -> None:
-    """Importing the module shows one plugin for this version of the interface, which takes the settings; an executable
-    describes itself, in a version of the host protocol, and takes them.
+    """Loading gives one plugin of this version of the interface, and the plugin accepts the settings.
+
+    A package is imported; an executable describes itself, in a version of the host protocol.
     """
 
 
@@ -83,8 +84,9 @@ ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 
 
 class _Maker:
-    """Makes the plugin of a job anew for each check. The plugin runs in this process; an executable has a process for
-    each check.
+    """Makes a new plugin object for each check of a job.
+
+    The plugin runs in this process; an executable has a process for each check.
     """
 
     def __init__(self, job: Job) -> None:
@@ -93,7 +95,10 @@ class _Maker:
         self._hosted: list[HostedPlugin] = []
 
     async def load(self) -> type[AbstractComputePlugin]:
-        """Returns the plugin's class after it took the settings. Raises whatever the plugin raises."""
+        """Loads the plugin's class, and makes a plugin once to check the settings; returns the class.
+
+        Raises whatever the plugin raises.
+        """
         if is_program(self._job.reference):
             hosted_plugin = await self._launch()
             try:

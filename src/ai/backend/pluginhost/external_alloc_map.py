@@ -1,8 +1,7 @@
-"""Requests devices from a plugin's own alloc map in its host, and records in the agent which devices are allocated
-(decision 0057).
+"""Chooses devices by a plugin's own alloc map in the plugin's host, and records allocations in the agent.
 
-The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is held and what is
-requested; the map begins fresh each time, so that a host that dies takes no accounts with it.
+See decision 0057. The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is
+held and what is requested; the map begins fresh each time, so that a host that dies takes no accounts with it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,10 @@ class _ChoiceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allocator(alloc_map: AbstractAllocMap) -> Allocate:
-    """Returns a function that chooses devices by an alloc map with nothing allocated."""
+    """Returns a function that chooses devices by a plugin's alloc map, after setting the map to the given held devices.
+
+    ``alloc_map`` must have nothing allocated.
+    """
     empty_snapshot = alloc_map.snapshot()
 
     def choose(
@@ -85,8 +87,9 @@ def serve_choices(sock: socket.socket, current_allocator: Callable[[], Allocate]
 
 
 def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
-    """Sends a host a request for devices, and returns the devices that the host chose. Waits at most
-    :data:`CHOICE_DEADLINE_S`.
+    """Sends a host a request for devices, and returns the devices that the host chose.
+
+    Waits at most :data:`CHOICE_DEADLINE_S`.
 
     Raises:
         TimeoutError: no answer in time; the socket is of no use any more.
@@ -135,9 +138,12 @@ _UNUSABLE_MAP = "the plugin's alloc map cannot be used: "
 
 
 class ExternalAllocMap(AbstractAllocMap):
-    """Lets ``choose`` ask a plugin's own map for devices; records and checks what is allocated, so that an answer that
-    was not requested, or of unknown or taken devices, is refused, and held devices are known whatever becomes of the
-    plugin. ``complain`` gets the fault of each answer, None for a good one."""
+    """An alloc map in the agent that has a plugin's own map choose the devices, and checks and records each choice.
+
+    ``choose`` asks the plugin's map. An answer that was not requested, or of unknown or taken devices, is refused, and
+    held
+    devices are known whatever becomes of the plugin. ``complain`` gets the fault of each answer, None for a good one.
+    """
 
     def __init__(
         self,
@@ -194,7 +200,7 @@ class ExternalAllocMap(AbstractAllocMap):
         return InvalidAllocation(f"{_UNUSABLE_MAP}{reason}")
 
     def _check_possible(self, requested_amounts: Mapping[SlotName, Decimal]) -> None:
-        """Checks a request as stock alloc maps do. Raises their error if no state of the devices can serve it."""
+        """Raises the error of stock alloc maps for a request that the free devices cannot serve. Changes nothing."""
         snapshot = self._books.snapshot()
         try:
             self._books.allocate(requested_amounts)
@@ -205,7 +211,7 @@ class ExternalAllocMap(AbstractAllocMap):
     def _check(
         allocation: DeviceAllocation, requested_amounts: Mapping[SlotName, Decimal], eligible_ids: frozenset[DeviceId]
     ) -> None:
-        """Checks an allocation that the plugin chose. Raises InvalidResponse."""
+        """Checks that an allocation gives exactly the requested amounts on eligible devices. Raises InvalidResponse."""
         if not isinstance(allocation, DeviceAllocation):
             raise InvalidResponse(f"returned a {type(allocation).__name__} instead of a DeviceAllocation")
         for slot, quantity in requested_amounts.items():

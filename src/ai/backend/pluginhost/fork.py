@@ -20,7 +20,10 @@ _ZYGOTE_END_S = 2.0
 
 
 class HostChild:
-    """Represents the process of a host. Its pid is not reused until :meth:`release`."""
+    """Represents a host's process, which can be waited for and released.
+
+    The pid is not reused until :meth:`release`.
+    """
 
     def __init__(self, pid: int, life_socket: socket.socket) -> None:
         self.pid = pid
@@ -52,8 +55,9 @@ class HostChild:
 async def fork_host(
     calls_fd: int, choices_fd: int, output_fd: int, environment: Mapping[str, str], program: str = ""
 ) -> HostChild:
-    """Starts a host on these descriptors, which stay the caller's. With ``program``, the path of an executable, that is
-    the host. Raises OSError if no process can be started.
+    """Starts a host process that uses the given descriptors, which the caller still owns.
+
+    With ``program``, the path of an executable, that is the host. Raises OSError if no process can be started.
     """
     life_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -69,7 +73,7 @@ async def fork_host(
 
 
 async def _next_number(life_socket: socket.socket) -> int | None:
-    """Reads the next number from the zygote (a host's pid, later its exit status); None at its end."""
+    """Receives the zygote's next number about one host: first the pid, then the exit status. None at the end."""
     try:
         number_text = await asyncio.get_running_loop().sock_recv(life_socket, 64)
     except ConnectionError:
@@ -90,7 +94,10 @@ def spawn(requests_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[
 
 
 class _Zygote:
-    """Represents a zygote that inherits the working directory and the environment of this process."""
+    """Starts a zygote process, and sends it requests for hosts.
+
+    The zygote inherits the working directory and the environment of this process.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.inherited_state = _inherited_state(environment)
@@ -123,8 +130,9 @@ def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, 
 
 
 def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: str) -> None:
-    """Requests a host from the last zygote. Starts a new zygote if the last one died or inherited other values. Raises
-    OSError.
+    """Requests a host from the last zygote, or from a new one. Raises OSError.
+
+    A new zygote is started if the last one died or inherited other values.
     """
     with _zygotes_lock:
         for ended_zygote in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:

@@ -79,8 +79,9 @@ class PluginHandle:
 
     @property
     def options_schema(self) -> Mapping[str, Any] | None:
-        """The JSON Schema of the options that sessions may give the plugin. None if there are no options, or if it was
-        never started.
+        """The JSON Schema of the options that sessions may give the plugin; None if the plugin takes no options.
+
+        None also if it was never started.
         """
         return self._options_schema
 
@@ -95,12 +96,18 @@ class PluginHandle:
 
     @property
     def reason(self) -> str | None:
-        """The oldest fault that no later call of the same kind has cleared; None for a healthy plugin."""
+        """The text of the plugin's oldest fault that is not cleared; None for a healthy plugin.
+
+        A fault is cleared by a later call of the same kind that succeeds.
+        """
         return next(iter(self._faults.values()), None)
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """The objects from which a heartbeat's report of the plugin is made; a change replaces at least one of them."""
+        """The objects that determine the heartbeat's report about the plugin.
+
+        A change of the report replaces at least one of them.
+        """
         first_fault = next(iter(self._faults.values()), None)
         return self._class, self._plugin, self._options_schema, first_fault, self._retry_at < float("inf")
 
@@ -140,11 +147,12 @@ class PluginHandle:
             self._use_plugin(plugin)
 
     async def reload(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Starts the plugin with other settings beside the running one, and then ends the old one once its calls are
-        answered.
+        """Replaces the running plugin by one with other settings.
 
-        Raises PluginError with the reason if it cannot be started; the running one then goes on as it was. One that
-        does not run is started at the next :meth:`start`.
+        The new plugin starts beside the old one, which ends once its calls are answered. Raises PluginError with the
+        reason if
+        it cannot be started; the running one then goes on as it was. One that does not run is started at the next
+        :meth:`start`.
         """
         old_plugin, old_settings, old_class = self._plugin, self.settings, self._class
         self.settings = settings
@@ -247,7 +255,7 @@ class PluginHandle:
         loop.call_later(delay_s + 0.01, self.on_change)
 
     def _record_fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
-        """Records a fault of the plugin, logs each text once, and returns the text."""
+        """Records a fault of the plugin, and returns the shortened text. Logs each text once."""
         fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
         self._faults[call_kind] = fault_text
         if self._logged_faults.get(call_kind) != fault_text:
@@ -299,7 +307,7 @@ class PluginHandle:
         return result
 
     def complain(self, call_kind: str, reason: str | None) -> None:
-        """Records that a part of the plugin's answers is invalid; None clears the fault."""
+        """Records the fault ``reason`` of one kind of the plugin's answers; None clears the fault of this kind."""
         self._faults.pop(call_kind, None)
         if reason is not None:
             self._record_fault(call_kind, reason)

@@ -36,14 +36,20 @@ class DeviceHealthTracker:
         self._changes: dict[DeviceId, tuple[float, DeviceHealthChange]] = {}
 
     def on_change(self, change: DeviceHealthChange, now_s: float) -> None:
-        """Records a health change of a listed device until :meth:`retain`."""
+        """Records a change of a device's health that the plugin reported.
+
+        A change of a listed device counts until :meth:`retain`.
+        """
         self._changes[change.device_id] = (now_s, change)
         self._record_health(change.device_id, change.health, change.reason, now_s)
 
     def evaluate(
         self, listed_devices: Iterable[ComputeDevice], listed_at: float, now: float
     ) -> tuple[ComputeDevice, ...]:
-        """Returns the listed devices with their effective health; changes after ``listed_at`` win."""
+        """Returns the listed devices with their effective health.
+
+        Health changes that were reported after ``listed_at`` override the listed health.
+        """
         evaluated_devices = []
         for device in listed_devices:
             changed_at, change = self._changes.get(device.device_id, (listed_at, None))

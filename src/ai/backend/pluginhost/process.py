@@ -66,15 +66,17 @@ name.
 
 
 class HostedCallFailed(Exception):
-    """Raised when a plugin in a host raises an exception that the interface does not name. The text begins with its
-    class.
+    """Raised when a plugin in a host raises an exception that is not part of the plugin interface.
+
+    The text begins with the exception's class.
     """
 
 
 @dataclass(slots=True)
 class HookState:
-    """Describes how a hook's managed state is stored: ``keep`` takes the state that a call returns, ``save`` stores it
-    during the call.
+    """Holds the two callbacks by which the agent stores the managed state of a hook call.
+
+    ``keep`` takes the state that a call returns, ``save`` stores it during the call.
     """
 
     keep: Callable[[KeptState], None]
@@ -146,10 +148,12 @@ class HostProcess:
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
-        """Calls a method of the plugin and decodes the answer by the method's shape. Raises TimeoutError: it missed its
-        deadline; a host that is blocked by it was killed; PluginError: the host is gone, or died meanwhile;
-        BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse: what it answers cannot be
-        used; HostedCallFailed: it raised anything else."""
+        """Calls a method of the plugin and decodes the answer by the method's shape.
+
+        Raises TimeoutError: it missed its deadline; a host that is blocked by it was killed; PluginError: the host is
+        gone, or died meanwhile; BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse:
+        what it answers cannot be used; HostedCallFailed: it raised anything else.
+        """
         pending_call = _PendingCall(asyncio.get_running_loop().create_future(), state)
         call_id = self._send_call(method, arguments, deadline_s, pending_call)
         call_name = arguments[0].method if method == "hook" else method
@@ -180,7 +184,7 @@ class HostProcess:
             self.kill(f"{call_name} missed its deadline {timeout_count} times in a row")
 
     async def _await_cancelled(self, call_name: str, call_id: int, pending_call: _PendingCall, deadline: float) -> None:
-        """Waits until the deadline for a cancelled call to end, since its host may be blocked."""
+        """Waits until the deadline for a cancelled call to end. If it does not end, the host counts as blocked."""
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.wait([pending_call.answer])
@@ -189,7 +193,10 @@ class HostProcess:
         self._waiting.pop(call_id, None)
 
     async def stream(self, method: str) -> AsyncIterator[Any]:
-        """Yields the items of an endless call. Raises as :meth:`call`. The oldest are dropped if they are not taken."""
+        """Calls a method that never returns, and yields the items that the method sends. Raises as :meth:`call`.
+
+        The oldest items are dropped if they are not taken.
+        """
         pending_call = _PendingCall(asyncio.get_running_loop().create_future())
         call_id = self._send_call(method, (), 0.0, pending_call)
         item_task: asyncio.Task[bytes] | None = None
@@ -208,8 +215,9 @@ class HostProcess:
             self._send(Cancel(id=call_id))
 
     def choose(self, choice: Choice) -> Any:
-        """Asks the plugin's own alloc map for devices (:mod:`.external_alloc_map`). Blocks this thread for a second at
-        most.
+        """Asks the plugin's own alloc map for devices, and returns the chosen devices.
+
+        See :mod:`.external_alloc_map`. Blocks this thread for a second at most.
         """
         if self._choices is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
@@ -326,9 +334,9 @@ class HostProcess:
             return
 
     async def stop(self) -> None:
-        """Closes the socket, which ends the host; kills it if that is not enough. ``on_ended`` is not called.
+        """Ends the host by closing its socket, and kills the host if it does not end.
 
-        A caller that is cancelled goes on when the host has ended.
+        ``on_ended`` is not called. A caller that is cancelled goes on when the host has ended.
         """
         stop_task = asyncio.create_task(self._stop(), name=f"end of host of {self._label}")
         cancellation: asyncio.CancelledError | None = None
@@ -382,8 +390,10 @@ class HostProcess:
 
 
 def _kill_children(host_pid: int) -> None:
-    """Ends the processes that a dead host has left in its session. A process group keeps its number only as long as it
-    has members, so its number alone is not enough to kill by."""
+    """Kills the processes that a dead host has left in its session.
+
+    A process group keeps its number only as long as it has members, so its number alone is not enough to kill by.
+    """
     for stat_path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat_path.read_bytes().rpartition(b")")[2].split()
@@ -422,8 +432,9 @@ class _Deferral(msgspec.Struct, frozen=True):
 
 
 def _exception_of(failure: Failure) -> Exception:
-    """Returns the exception that a host has reported. Raises InvalidResponse, or MsgspecError for data of the wrong
-    type.
+    """Returns the exception that a host has reported.
+
+    Raises InvalidResponse, or MsgspecError for data of the wrong type.
     """
     if max(map(len, (failure.name, failure.message, failure.trace, failure.data))) > MANAGED_STATE_LIMIT:
         raise InvalidResponse(f"a failure with a field of more than {MANAGED_STATE_LIMIT} bytes")
@@ -444,8 +455,10 @@ def _exception_of(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns the environment variables of a host: of this process :data:`INHERITED_VARIABLES` and ``names``, in which
-    ``*`` at the end marks a prefix."""
+    """Returns the environment of a host process: the allowed variables of this process, and two for Python.
+
+    Allowed are :data:`INHERITED_VARIABLES`, ``LC_*`` and ``names``, in which ``*`` at the end marks a prefix.
+    """
     exact_names = {*INHERITED_VARIABLES, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
     environment = {

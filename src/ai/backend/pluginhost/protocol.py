@@ -31,7 +31,10 @@ def safe_message(error: BaseException) -> str:
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Represents the base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
+    """The base of the frames between an agent and a plugin's host. ``id`` is the number of the call.
+
+    ``id`` is chosen by the agent; every frame about one call has the same.
+    """
 
     id: int
 
@@ -49,16 +52,20 @@ class Cancel(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Answer(Frame, frozen=True, kw_only=True, array_like=True):
-    """Sent by the host when the call has returned. ``state`` is there after a hook."""
+    """Sent by the host with the result of a call that has returned.
+
+    ``state`` is the managed state after a hook call.
+    """
 
     result: bytes
     state: KeptState | None = None
 
 
 class Failure(Frame, frozen=True, kw_only=True, array_like=True):
-    """Sent by the host when the call has raised an exception. ``kind`` is ``backend`` (``name`` is the code of a
-    BackendError), ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other``
-    (``name`` is the exception's class).
+    """Sent by the host when the call has raised an exception.
+
+    ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
+    ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the exception's class).
     """
 
     kind: str
@@ -76,13 +83,16 @@ class Item(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Save(Frame, frozen=True, kw_only=True, array_like=True):
-    """Sent by the host to have the managed state of this hook call stored now."""
+    """Sent by the host during a hook call, so that the agent stores the managed state at once."""
 
     state: KeptState
 
 
 class Saved(Frame, frozen=True, kw_only=True, array_like=True):
-    """Sent by the agent when the managed state is stored, or with the reason why it is not."""
+    """Sent by the agent after storing the managed state of a hook call, or after failing to store it.
+
+    ``error`` is the reason why it is not stored.
+    """
 
     error: str = ""
 
@@ -92,7 +102,10 @@ ToAgent = Answer | Failure | Item | Save
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests devices of a plugin's own map, given the held ones (:mod:`.external_alloc_map`)."""
+    """Sent by the agent to request devices from a plugin's own alloc map, given the devices that are already held.
+
+    See :mod:`.external_alloc_map`.
+    """
 
     held: DeviceAllocation
     request: dict[SlotName, Decimal]
@@ -129,8 +142,9 @@ def length_of(length_bytes: bytes) -> int:
 
 
 async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[F]) -> F | None:
-    """Returns the next frame of a stream, or None at the end. Raises InvalidResponse or MsgspecError for invalid
-    data.
+    """Returns the next frame of a stream, or None at the end.
+
+    Raises InvalidResponse or MsgspecError for invalid data.
     """
     try:
         body_bytes = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))

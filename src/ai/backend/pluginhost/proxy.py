@@ -45,10 +45,10 @@ _MAX_VERSION, _MAX_VERIFIED_ON = 64, 256
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Forwards every call to the plugin's host, and stores answers that never change. Subclasses are made by
-    :func:`launch`.
+    """Represents a plugin in a host: forwards every call to the host, and stores answers that never change.
 
-    ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
+    Subclasses are made by :func:`launch`. ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the
+    process.
     """
 
     _is_program: ClassVar[bool] = False
@@ -124,8 +124,9 @@ class HostedPlugin(AbstractComputePlugin):
 
 
 class HostedHook(PluginHook):
-    """Forwards the calls of a hook to its host. The host returns the managed state after each call, and when a call
-    saves it.
+    """Forwards the calls of a lifecycle hook to the plugin's host, and stores the managed state that the host returns.
+
+    The host returns the state after each call, and when a call saves it.
     """
 
     _plugin: HostedPlugin
@@ -189,7 +190,7 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 
 
 def _check_hello(hello: Hello) -> None:
-    """Raises InvalidResponse for a description that no plugin of this version has."""
+    """Checks the description that a host sends of its plugin. Raises InvalidResponse if a part is invalid."""
     if hello.protocol not in PROTOCOLS:
         supported_versions = ", ".join(map(str, PROTOCOLS))
         raise InvalidResponse(
@@ -214,7 +215,7 @@ def _check_hello(hello: Hello) -> None:
 
 
 def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
-    """Returns a proxy class with the description and the powers of the hosted plugin's class."""
+    """Returns a new subclass of :class:`HostedPlugin` with the description and the powers of the hosted plugin."""
     calls_of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
     call_functions = {
         call_name: _forward(call_name) for call_names in (PLUGIN_CALLS, *calls_of_powers) for call_name in call_names

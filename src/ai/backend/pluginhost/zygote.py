@@ -38,9 +38,11 @@ _EXEC_TIMEOUT_S, _EXEC_CHECK_S = 0.2, 0.005
 
 
 class Zygote:
-    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left.
+    """Forks host processes on request, and reports their pids and exit statuses to the agent.
 
-    The kernel closes the agent's end however the agent dies.
+    Requests come on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left. The kernel
+    closes
+    the agent's end however the agent dies.
     """
 
     def __init__(self, requests: socket.socket) -> None:
@@ -140,8 +142,9 @@ class Zygote:
             os.close(life_fd)
 
     def _end_orphans(self) -> bool:
-        """Kills the processes that ended hosts have left, except those that may outlive them. Returns True if any still
-        runs.
+        """Kills the processes that ended hosts have left. Returns True if any of them still runs.
+
+        Processes that may outlive their hosts are not killed.
         """
         own_pids = {os.getpid(), *self._hosts.values()}
         deadline = time.monotonic() + _EXEC_TIMEOUT_S
@@ -152,10 +155,11 @@ class Zygote:
 
 
 def _outlives(pid: int, deadline: float) -> bool:
-    """Returns True for a child that its plugin started to outlive the host. An ended process is reaped as others are.
+    """True for a running child process that its plugin started to outlive the host.
 
-    While a process executes a new program, its environment is empty for a moment, although its parent already knows
-    that the program was found: the environment is read again until ``deadline``, on the monotonic clock.
+    An ended process is reaped as others are. While a process executes a new program, its environment is empty for a
+    moment, although its parent already knows that the program exists: the environment is read again until
+    ``deadline``, on the monotonic clock.
     """
     while True:
         try:
@@ -169,8 +173,9 @@ def _outlives(pid: int, deadline: float) -> bool:
 
 
 def _become_program(calls_fd: int, choices_fd: int, program: bytes) -> NoReturn:
-    """Replaces this process by a program, and closes every other descriptor above 2. On a failure prints the reason,
-    and exits with :data:`.protocol.NOT_EXECUTED`.
+    """Replaces this process by an executable plugin, after closing every other descriptor above 2.
+
+    On a failure prints the reason, and exits with :data:`.protocol.NOT_EXECUTED`.
     """
     # recv_fds of the standard library leaves out its flags: what was received is inherited.
     for received_fd in (calls_fd, choices_fd):

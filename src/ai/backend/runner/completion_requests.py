@@ -52,8 +52,9 @@ class CompletionRequests:
             self._timer = self._loop.call_later(_ANSWER_TIMEOUT_S, self._interrupt_completion)
 
     def completed(self, encoded_matches: List[bytes]) -> None:
-        """Sends the interpreter's matches as the answer to the oldest waiting request. The matches are empty after the
-        interpreter's death.
+        """Sends the interpreter's matches as the answer to the oldest waiting request.
+
+        The matches are empty after the interpreter's death.
         """
         if self._timer is not None:
             self._timer.cancel()

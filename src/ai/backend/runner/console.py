@@ -38,7 +38,7 @@ class _ConsoleItem:
 
 
 class Console:
-    """Buffers the unsent console output within the limits above; counts dropped characters by stream."""
+    """Buffers the console output that was not sent yet, up to a limit; counts the dropped characters of each stream."""
 
     def __init__(self) -> None:
         self._items: List[_ConsoleItem] = []
@@ -56,8 +56,9 @@ class Console:
         return self._next == len(self._items) and not any(self._dropped.values())
 
     def hide(self) -> None:
-        """Stores text instead of showing it, of which the tail can be shown later by `reveal` (the build log of a batch
-        run).
+        """Starts to store text instead of showing the text. `reveal` can show the tail later.
+
+        Used for the build log of a batch run.
         """
         self._hidden_tail = []
 
@@ -74,7 +75,10 @@ class Console:
         self.add_text(stream, self._decoders[stream].decode(output_bytes))
 
     def end_of_text(self) -> None:
-        """Replaces an incomplete character at the end of a stream, since no bytes follow that could complete it."""
+        """Adds a replacement for an incomplete character at the end of each stream.
+
+        No bytes follow that could complete the character.
+        """
         for stream, decoder in self._decoders.items():
             self.add_text(stream, decoder.decode(b"", True))
             decoder.reset()
@@ -101,7 +105,10 @@ class Console:
             self._append(stream, text[piece_start : piece_start + _PIECE_CHARS])
 
     def add_rich(self, kind: str, rich_value: Any, size_chars: int) -> None:
-        """Adds a media, html or log item of `size_chars` characters; replaces an item without room by a stderr line."""
+        """Adds a media, html or log item of `size_chars` characters to the console.
+
+        Without room for the item, adds a line on stderr instead.
+        """
         counted_chars = size_chars + _RICH_ITEM_CHARS
         if (
             self._unsent_rich_chars + counted_chars > MAX_RICH_CHARS

@@ -27,7 +27,7 @@ _REPRESENTATION_METHODS = (
 
 
 def install(link: Link) -> None:
-    """Installs the display hook and import hooks for the interpreter that owns `link`."""
+    """Installs the display hook and the import hooks in the interpreter that owns `link`."""
     global _link  # noqa: PLW0603  # one interpreter per process; the matplotlib backend has no other way to reach it
     _link = link
     sys.displayhook = show_value
@@ -35,8 +35,9 @@ def install(link: Link) -> None:
 
 
 def show_value(value: object) -> None:
-    """Implements `sys.displayhook`. Shows an object in its richest form, or its repr if there is no other, and ignores
-    None.
+    """Implements `sys.displayhook`: shows an object in its richest form, or else its repr.
+
+    Ignores None.
     """
     if value is None:
         return
@@ -90,7 +91,10 @@ def show_media(mime: str, content: Any) -> bool:
 
 
 class ImportHook:
-    """Calls a function on a module right after its first import, without importing anything itself."""
+    """Calls a module's patch function right after the first import of the module.
+
+    Imports nothing itself.
+    """
 
     def __init__(self, patches_by_module: Dict[str, Callable[[Any], None]]) -> None:
         self._patches = patches_by_module

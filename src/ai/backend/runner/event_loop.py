@@ -1,5 +1,6 @@
-"""Implements a minimal event loop on poll(2) with readiness callbacks, timers and idle work, since asyncio starts
-slowly.
+"""Implements a minimal event loop on poll(2), with readiness callbacks, timers and idle work.
+
+asyncio starts too slowly.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
-        """Runs the loop. `before_wait` runs once a round; while it returns True the round does not sleep."""
+        """Runs the loop until `stop`: calls the callbacks of ready descriptors and the due timers in each round.
+
+        `before_wait` runs once a round; while it returns True the round does not sleep.
+        """
         while self._running:
             has_more_work = self.before_wait()
             for fd, poll_events in self._poll.poll(0 if has_more_work else self._poll_timeout_ms()):

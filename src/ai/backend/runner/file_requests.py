@@ -1,4 +1,7 @@
-"""Handles requests about files of the home: writes and lists at once, reads in pieces in the background."""
+"""Handles requests about files of the home directory: writing, listing, and reading in the background.
+
+Writes and lists are done at once; files are read in pieces.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _MAX_DOWNLOADS = 16
 
 
 class FileRequests:
-    """Handles file requests of the agent; a handler raises one of `files.REFUSALS` for a rejected request."""
+    """Handles the agent's requests to write, list and read files of the home.
+
+    A handler raises one of `files.REFUSALS` for a rejected request.
+    """
 
     def __init__(self, home: str, outbox: Outbox) -> None:
         self._home = Home(home)

@@ -1,5 +1,6 @@
-"""Encodes and decodes the two framings: the channel to the agent (4-byte length + JSON), and the private pipes to an
-interpreter child.
+"""Encodes and decodes the frames of two connections: to the agent, and to an interpreter child.
+
+Frames of the channel to the agent are a 4-byte length and JSON.
 
 Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload: a list of fields,
 each a 4-byte length and bytes. Without JSON a fresh interpreter child starts without importing any module.

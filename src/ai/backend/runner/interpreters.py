@@ -23,7 +23,10 @@ _MAX_READS = 8
 
 
 class Interpreter:
-    """Controls a child that runs code and reports as `python_child.py` does: H, S, D, I, C, E, M, T."""
+    """Controls an interpreter child process, which runs code and sends reports through a pipe.
+
+    The reports are those of `python_child.py`: H, S, D, I, C, E, M, T.
+    """
 
     features: Tuple[str, ...] = ("query",)
     version = ""
@@ -81,7 +84,10 @@ class Interpreter:
         """Sends the client's answer to question `question_number`."""
 
     def complete(self, text_before_cursor: str) -> bool:
-        """Requests completions (report C); returns False if this interpreter offers no completions."""
+        """Sends a completion request to the child; returns False if this interpreter offers no completions.
+
+        The child answers with report C.
+        """
         return False
 
     def signal(self, signal_number: int) -> None:
@@ -100,7 +106,10 @@ class Interpreter:
         self._read_fd = self._write_fd = -1
 
     def read_reports(self) -> None:
-        """Handles the reports of the child that have arrived. Never waits, even if the child goes on writing."""
+        """Handles the reports of the child that have arrived, without waiting for more.
+
+        Never waits, even if the child goes on writing.
+        """
         for _ in range(_MAX_READS):
             if self._read_fd < 0:
                 return
@@ -248,7 +257,10 @@ class BashInterpreter(Interpreter):
 
 
 class ProgramInterpreter(Interpreter):
-    """Controls the interpreter of another language, in which our program beside this file runs the snippets."""
+    """Controls an interpreter of another language, which executes a program of the runner that runs snippets.
+
+    The program lies beside this file.
+    """
 
     max_failed_starts = 3
     _REQUEST_FD, _REPORT_FD = 62, 63
@@ -291,7 +303,7 @@ def _program_argv(runtime: str) -> Tuple[str, ...]:
 
 
 def restore_pipes(*pipe_fds: int) -> None:
-    """Resets the modes (non-blocking, asynchronous) that a child may have set on shared pipes."""
+    """Makes pipes blocking again, after a child may have made the shared pipes non-blocking or asynchronous."""
     for pipe_fd in pipe_fds:
         flags = fcntl.fcntl(pipe_fd, fcntl.F_GETFL)
         if flags & (os.O_NONBLOCK | os.O_ASYNC):

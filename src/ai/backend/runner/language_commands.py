@@ -1,6 +1,4 @@
-"""Defines default commands of each runtime: for "*" of a batch run, and for running a snippet of a compiled
-language.
-"""
+"""Defines the default commands of each runtime, for batch runs ("*") and for snippets of compiled languages."""
 
 from __future__ import annotations
 
@@ -52,7 +50,10 @@ def runtime_of(label: str) -> str:
 
 
 def default_command(runtime: str, step: str) -> Optional[str]:
-    """Returns the command of "*" in a step (clean, build, exec); None if the default is to do nothing."""
+    """Returns the default command of a step (clean, build, exec) of a batch run, which the user requests as "*".
+
+    Returns None if the default is to do nothing.
+    """
     if step == "clean":
         return None  # never delete by default what a mistake has put there
     if runtime in _COMMANDS:
@@ -106,8 +107,9 @@ def _go_program(code: str) -> str:
 
 
 def compiler(runtime: str) -> str:
-    """Returns the name of an installed C or C++ compiler. If none is installed, returns the usual name, so that the
-    shell reports the error.
+    """Returns the name of an installed C or C++ compiler.
+
+    If none is installed, returns the usual name, so that the shell reports the error.
     """
     compiler_names = _COMPILERS[runtime]
     return quote(process.find_executable(*compiler_names) or compiler_names[0])

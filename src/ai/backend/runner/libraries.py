@@ -17,7 +17,7 @@ _RUNNER_ONLY_FLAGS = ("isolated", "ignore_environment", "no_user_site", "no_site
 
 
 class Flags(tuple):  # type: ignore[type-arg]  # its type is not subscriptable on Python 3.8
-    """Replaces `sys.flags`, so that children that repeat the flags (`multiprocessing`) start normally."""
+    """Replaces `sys.flags`, so that Python children that get the same flags (`multiprocessing`) start normally."""
 
     __slots__ = ()
     names: Any = ()

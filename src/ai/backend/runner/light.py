@@ -36,7 +36,7 @@ def _c_json() -> Tuple[Callable[..., str], Callable[[bytes | bytearray], Any]]:
     import _json
 
     class Context:
-        """Holds the options of `json.JSONDecoder`, which the scanner reads."""
+        """Holds the decoding options for the JSON scanner of C, as `json.JSONDecoder` does."""
 
         strict = True
         object_hook = object_pairs_hook = memo = None

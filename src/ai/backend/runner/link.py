@@ -39,8 +39,9 @@ class Link:
             raise KeyboardInterrupt
 
     def call_uninterrupted(self, action: Callable[[], None]) -> None:
-        """Calls `action` without an interrupt. An interrupt that arrives during the call is raised after it, if code
-        runs then.
+        """Calls `action`, and delays an interrupt that arrives during the call until `action` has returned.
+
+        The interrupt is then raised if code runs.
         """
         self._uninterrupted_depth += 1
         try:
@@ -95,7 +96,7 @@ class Link:
         return self._frames.pop(0)
 
     def ask(self, is_password: bool) -> str:
-        """Returns one line that the client types.
+        """Requests a line of input from the client, waits for the answer, and returns the line.
 
         Raises EOFError at the end of the client's input, and in a process that the user's code forked.
         """

@@ -1,5 +1,6 @@
-"""Implements the matplotlib backend of query mode: `plt.show()` sends the open figures as media. Imported by matplotlib
-only.
+"""Implements the matplotlib backend of query mode: `plt.show()` sends the open figures as media.
+
+Imported by matplotlib only.
 """
 
 from __future__ import annotations

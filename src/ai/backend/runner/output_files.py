@@ -16,7 +16,7 @@ MAX_REPORTED_FILES = 1_000
 
 
 def snapshot(folder: str) -> Snapshot:
-    """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns)."""
+    """Returns (inode, size, time of change in ns) of each regular file under `folder`, by relative path."""
     facts_by_path: Snapshot = {}
     pending_folders = [] if os.path.islink(folder) else [("", 0)]
     while pending_folders:
@@ -42,7 +42,10 @@ def snapshot(folder: str) -> Snapshot:
 
 
 def changes(snapshot_before: Snapshot, snapshot_after: Snapshot) -> List[Dict[str, Any]]:
-    """Returns the files that differ in two snapshots as `{"name", "size"}`, sorted; at most `MAX_REPORTED_FILES`."""
+    """Returns the files that are new or changed in the second snapshot, as `{"name", "size"}`, sorted.
+
+    At most `MAX_REPORTED_FILES`.
+    """
     changed_names = sorted(
         name for name, file_facts in snapshot_after.items() if snapshot_before.get(name) != file_facts
     )

@@ -63,13 +63,13 @@ def kill_group(pid: int, signal_number: int) -> None:
 
 
 def restore_session_environment() -> None:
-    """Removes the agent's prefix from the names of the session's environment variables."""
+    """Renames the session's environment variables in this process: removes the prefix that the agent added."""
     for name in [name for name in os.environ if name.startswith(SESSION_PREFIX)]:
         os.environ[name[len(SESSION_PREFIX) :]] = os.environ.pop(name)
 
 
 def reexecute_child(inherited_fds: Sequence[int], home: str) -> None:
-    """Executes the child as a new program if the session sets variables that Python reads only at its start."""
+    """Restarts the interpreter child by exec if the session sets variables that Python reads only at its start."""
     if not any(name.startswith(_START_ONLY_PREFIXES) for name in os.environ):
         return
     for inherited_fd in inherited_fds:
@@ -80,7 +80,10 @@ def reexecute_child(inherited_fds: Sequence[int], home: str) -> None:
 
 
 def common_environment(home: str) -> Dict[str, str]:
-    """Returns the environment that the spec promises to every command; values of the agent take precedence."""
+    """Returns the environment variables of every command in a session, as the spec promises them.
+
+    Values of the agent take precedence.
+    """
     environment = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
     environment.update(os.environ)
     user_programs = os.path.join(home, ".local/bin")
@@ -191,8 +194,10 @@ def python_version() -> str:
 
 
 def restrict_ssh_keys(folder: str) -> None:
-    """Takes the permissions of others from a `.ssh` folder and its files, since ssh ignores keys that others may read
-    (spec 03-11:510). Links, and what cannot be changed, stay as they are."""
+    """Sets the modes of a `.ssh` folder (0700) and its files (0600), since ssh ignores keys that others may read.
+
+    (spec 03-11:510). Links, and files that cannot be changed, stay as they are.
+    """
     try:
         if os.path.islink(folder):
             return

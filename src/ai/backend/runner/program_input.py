@@ -32,7 +32,10 @@ _CALLS_BY_MACHINE: Dict[str, Dict[int, str]] = {
 
 
 class ProgramInput:
-    """Feeds one program at a time; calls `on_wait` when the program waits for input that the client has not sent."""
+    """Writes the client's input to the stdin of one program at a time, and detects when the program waits for input.
+
+    Calls `on_wait` when the program waits for input that the client has not sent.
+    """
 
     def __init__(self, loop: Loop, on_wait: Callable[[], None]) -> None:
         self._loop = loop
@@ -46,8 +49,9 @@ class ProgramInput:
         self.is_asked = False
 
     def open(self) -> int:
-        """Returns the descriptor for the program's stdin, which the caller closes. It is /dev/null if /proc does not
-        show when a program waits.
+        """Returns a new descriptor for the program's stdin; the caller must close the descriptor.
+
+        It is /dev/null if /proc does not show when a program waits.
         """
         self.close()
         if not _can_inspect():
@@ -57,7 +61,10 @@ class ProgramInput:
         return read_fd
 
     def follow(self, pid: int) -> None:
-        """Reports when the program `pid` waits for input. It was started with the descriptor that `open` returned."""
+        """Begins to check repeatedly if the program `pid` waits for input.
+
+        The program was started with the descriptor that `open` returned.
+        """
         self._pid = pid
         if self._write_fd >= 0:
             self._check_later(_MIN_DELAY_S)

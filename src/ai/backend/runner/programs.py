@@ -76,7 +76,7 @@ class Program:
         self._watch()
 
     def feed(self, data: bytes, is_last: bool) -> None:
-        """Queues input. The end of a terminal's input is the key Ctrl-D."""
+        """Queues input for the program. With `is_last` the input ends; on a terminal the end is the key Ctrl-D."""
         if not self._is_input_ended:
             self._input += data[: max(0, WINDOW_BYTES - len(self._input))]
             self._is_input_ended = is_last
@@ -113,8 +113,9 @@ class Program:
         self._input_fd, self._output_fds = -1, {}
 
     def died(self, exit_code: int, signal_number: Optional[int]) -> None:
-        """Records the program's end. Output that the program printed before is sent first; later output of its children
-        is not.
+        """Records the exit code or signal of the program.
+
+        The end is reported after the output that the program printed before. Later output of its children is not sent.
         """
         self.pid = 0
         self._exit = exit_code, signal_number
@@ -221,7 +222,10 @@ class Programs:
         self.outbox.reply(message, {})
 
     def handle(self, message: Message) -> None:
-        """Handles every other message to a program; ignores a program that has ended. Raises ValueError, KeyError."""
+        """Handles a message to a running program (all types except `program-start`); ignores a program that has ended.
+
+        Raises ValueError, KeyError.
+        """
         program = self._running.get(message["id"])
         if program is None:
             return

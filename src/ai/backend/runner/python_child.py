@@ -65,8 +65,9 @@ class Interpreter:
         self._builtins = dict(vars(builtins))
 
     def open_libraries(self) -> None:
-        """Makes the installed packages importable before the first code runs. An interrupt waits until all are
-        importable.
+        """Makes the installed packages importable, before the first code runs.
+
+        An interrupt waits until all are importable.
 
         Start-up code of packages (`.pth` files) can take longer than all else of a session's start, and many sessions
         never run code here: they serve applications, terminals or batch commands.
@@ -83,8 +84,9 @@ class Interpreter:
         self.prepare_run()  # the start-up code may have replaced handlers and closed streams
 
     def prepare_run(self) -> None:
-        """Restores builtins, descriptors and streams that an earlier run has broken, but not those that it has
-        replaced.
+        """Restores builtins, descriptors and streams that an earlier run has broken.
+
+        Keeps streams that an earlier run has replaced.
         """
         self._restore_builtins()
         if self._reserve is None:
@@ -295,7 +297,10 @@ def _serve_request(interpreter: Interpreter) -> None:
 
 
 def _arrange_descriptors(read_fd: int, write_fd: int, stdio_fds: Tuple[int, int, int]) -> Tuple[int, int]:
-    """Moves the pipes beyond the reach of `os.closerange(3, 1000)`, if the limit of open files allows."""
+    """Moves the pipes to high descriptor numbers, so that `os.closerange(3, 1000)` in the user's code keeps them open.
+
+    Lower numbers are used if the limit of open files is small.
+    """
     for lowest_fd in (_FIRST_PIPE_FD, 240, 16):
         try:
             moved_fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest_fd) for fd in (read_fd, write_fd)]

@@ -55,11 +55,11 @@ class Run:
         self.folder = ""
 
     def begin_phase(self, name: str) -> None:
-        """Records the time at which a part of the run begins."""
+        """Records the name and the start time of a phase of the run."""
         self.phase = (name, time.time())
 
     def end_phase(self) -> None:
-        """Records the time at which the present part of the run ends, if a part is under way."""
+        """Records the end time of the current phase of the run. Does nothing if no phase is under way."""
         name, started_at = self.phase
         if name:
             self.phases.append([name, started_at, time.time()])
@@ -140,8 +140,9 @@ class Runner:
             self.interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
-        """Forwards the interpreter's request for input to the client. Further requests are ignored until an answer or
-        an interrupt.
+        """Forwards the interpreter's request for input to the client.
+
+        Further requests are ignored until an answer or an interrupt.
         """
         run = self.active
         if run is None or not run.is_in_interpreter:
@@ -185,7 +186,10 @@ class Runner:
             process.kill_group(active_run.pid, signal.SIGKILL)
 
     def code_done(self) -> None:
-        """Finishes the active run at the end of its code. Ignores a report without a run, which is forged."""
+        """Finishes the active run after the interpreter reported the end of the code.
+
+        Ignores a report without a run, which is forged.
+        """
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 

@@ -51,9 +51,10 @@ INTRINSIC_URL_TEMPLATES = {"sshd": None, "ttyd": "http://{host}:{port}/"}
 def builtin_definition(
     name: str, runtime: str, kit_path: Optional[str], runtime_path: str = "", service_path: str = ""
 ) -> Optional[Definition]:
-    """Returns a service's built-in definition; None for an unknown service. Raises BadDefinition without its kit.
+    """Returns the built-in definition of a service; None for an unknown service.
 
-    `service_path`: an interpreter that has the service's packages, where the one of the session has not.
+    Raises BadDefinition if the service needs the kit and there is none. `service_path`: an interpreter that has the
+    service's packages, where the one of the session has not.
     """
     if name in INTRINSIC_URL_TEMPLATES:
         script = f"{_escape_braces(kit_path or '')}/programs/run.py"
@@ -67,7 +68,10 @@ def builtin_definition(
 
 
 def _with_other_interpreter(definition: Dict[str, Any], runtime_path: str, service_path: str) -> Dict[str, Any]:
-    """Returns a definition that runs the server in another interpreter, and notebooks in the session's own."""
+    """Returns a service definition with the server in another interpreter and notebooks in the session's own.
+
+    The service is JupyterLab.
+    """
     library_name = "python%d.%d" % sys.version_info[:2]
     packages = os.path.join(os.path.dirname(os.path.dirname(service_path)), "lib", library_name, "site-packages")
     kernel_code = (
@@ -94,7 +98,10 @@ def _with_other_interpreter(definition: Dict[str, Any], runtime_path: str, servi
 
 
 def offered_definition(service_name: str) -> Definition:
-    """Returns the definition of an intrinsic service that clients see, independent of a kit."""
+    """Returns the definition of an intrinsic service as clients see it.
+
+    The definition does not depend on a kit.
+    """
     return Definition({"command": [service_name], "url_template": INTRINSIC_URL_TEMPLATES[service_name]})
 
 

@@ -75,7 +75,10 @@ class Definition:
         ]
 
     def environment(self, user_variables: Any) -> Dict[str, str]:
-        """Returns the environment variables that the user sets, checked. Raises BadDefinition."""
+        """Checks the environment variables that the user sets for the service, and returns them.
+
+        Raises BadDefinition for a variable that the service does not take.
+        """
         requested_variables = _check_texts(user_variables or {}, "envs")
         for variable_name in requested_variables:
             if variable_name not in self.allowed_envs:
@@ -110,8 +113,9 @@ def read_definition(service_name: str, definitions_folder: str) -> Optional[Defi
 
 
 def render(template: str, variables: Dict[str, Any]) -> str:
-    """Replaces the variables in a template by their values. Raises BadDefinition for an unknown variable or an invalid
-    template.
+    """Replaces the variables in a template by their values.
+
+    Raises BadDefinition for an unknown variable or an invalid template.
     """
 
     def fill_field(match: Any) -> str:
@@ -132,8 +136,9 @@ def render(template: str, variables: Dict[str, Any]) -> str:
 
 
 def render_shell(template: str, variables: Dict[str, Any]) -> str:
-    """Replaces the variables in a shell command by their values. `${NAME}` is left to the shell, as `${{NAME}}` always
-    is.
+    """Replaces the variables in a shell command by their values.
+
+    `${NAME}` is left to the shell, as `${{NAME}}` always is.
     """
     return render(_SHELL_VARIABLE_PATTERN.sub(r"${{\1}}", template), variables)
 
@@ -185,7 +190,10 @@ def _check_arguments(arguments_json: Any) -> Dict[str, List[str]]:
 
 
 def _check_action(action_json: Any) -> Tuple[str, Dict[str, Any], Optional[str]]:
-    """Returns (action, arguments, variable name of the result) of a prestart action, checked."""
+    """Checks a prestart action, and returns (action, arguments, name of the variable for the result).
+
+    Raises BadDefinition.
+    """
     if not isinstance(action_json, dict) or action_json.get("action") not in REQUIRED_ARGUMENTS_BY_ACTION:
         raise BadDefinition(f"a prestart action is one of {', '.join(REQUIRED_ARGUMENTS_BY_ACTION)}")
     action, arguments, result_name = action_json["action"], action_json.get("args"), action_json.get("ref")

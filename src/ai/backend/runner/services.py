@@ -35,7 +35,10 @@ _TCP_STATE_LISTEN = "0A"
 
 
 class Service:
-    """Holds the state of a service that was started once or more. `status` is `starting running stopped failed`."""
+    """Holds the state of one service, such as its ports, process and status.
+
+    The service was started once or more. `status` is `starting running stopped failed`.
+    """
 
     def __init__(self, name: str, protocol: str) -> None:
         self.name = name
@@ -207,8 +210,9 @@ class Services:
         self._await_port(service, _FIRST_PORT_CHECK_S)
 
     def _prepare_socket(self, request: Message, ports: List[int]) -> str:
-        """Returns the path at which a service listens in place of its port, after making the path's folder. Returns an
-        empty text for a service that listens on its port.
+        """Returns the path of the unix socket on which a service must listen, after making the socket's folder.
+
+        Returns an empty text for a service that listens on its port.
         """
         folder_name = request.get("sockets")
         if not isinstance(folder_name, str) or not folder_name or not ports:
@@ -324,7 +328,7 @@ class Services:
     # ---- states
 
     def _is_up(self, service: Service) -> bool:
-        """Returns True if the service runs; detects a service in the background by its port only."""
+        """True if the service runs. A service without a known process runs while its port listens."""
         if service.status != "running" or service.is_stopping:
             return False
         if not service.pid and service.ports and not _is_listening(service):
@@ -346,7 +350,7 @@ class Services:
 
     @staticmethod
     def _describe_passive(name: str, protocol: str, ports: List[int], definition: Optional[Definition]) -> Message:
-        """Describes a service that the user or the image starts, which runs while its port listens."""
+        """Returns the state of a service that the user or the image starts: it runs while its port listens."""
         is_listening = bool(ports) and ports[0] in _listening_ports()
         status = "running" if is_listening else "stopped"
         return {"name": name, "protocol": protocol, "status": status, "ports": ports, **_describe_offer(definition)}

@@ -1,5 +1,4 @@
-"""Provides the standard streams of the interpreter child: ordered output through pipes, input requested from the
-client.
+"""Provides stdin, stdout and stderr of the interpreter child: ordered output through pipes, input from the client.
 
 One pipe keeps the order of one stream, whoever writes. Across the two, a writer in Python first waits until the
 supervisor has emptied the other pipe; the kernel tells how much is in it, so a write costs one ioctl.
@@ -130,8 +129,8 @@ class InputStream(io.TextIOBase):
         return line
 
     def read(self, max_chars: Optional[int] = -1) -> str:
-        """Returns one answer of the client as the whole input."""
+        """Requests one line from the client, and returns the line as the whole input."""
         return self.readline(max_chars)
 
     def close(self) -> None:
-        """Leaves sys.stdin open when `exit()` closes the stream, as the next run may still read."""
+        """Does nothing: sys.stdin stays open when `exit()` closes the stream, as the next run may still read."""

@@ -179,7 +179,10 @@ class Supervisor:
             self._outbox.refuse(message, error.kind, str(error))
 
     def _before_wait(self) -> bool:
-        """Starts runs and sends buffered output before the loop waits; returns True while downloads can continue."""
+        """Starts queued runs, continues downloads and sends buffered output before the loop waits.
+
+        Returns True while downloads can continue.
+        """
         from .framing import HARD_LIMIT_BYTES, HIGH_WATER_BYTES
 
         self._runner.advance()

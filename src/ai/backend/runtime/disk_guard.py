@@ -28,13 +28,16 @@ _CLOCK_STEP_S = 0.1
 
 
 async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) -> int:
-    """Returns the bytes that a workload holds on the disk of the homes, unlinked files included."""
+    """Returns the number of bytes that a workload uses on the disk of the homes.
+
+    Includes files that are deleted and still open.
+    """
     home_bytes = await asyncio.to_thread(meter.home_size, record, time.monotonic())
     return home_bytes + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Holds the bytes that a workload added to a disk, in its home and in folders that it mounts."""
+    """Holds the number of bytes that a workload added to a disk: in its home, and in folders that it mounts."""
 
     home: int
     folders: int
@@ -56,8 +59,9 @@ class DiskGuard:
     _room_at: float = field(default_factory=time.time, init=False)
 
     def check_room(self) -> None:
-        """Raises WorkloadError while the disk is full, so that a new workload does not take the space that the platform
-        needs.
+        """Raises WorkloadError while the disk is full, so that no new workload is started.
+
+        A new workload would take the space that the platform needs.
         """
         if disk_space.is_low(self.homes_directory, self.settings.reserved_bytes):
             raise WorkloadError("the disk of this node is full: less than reserved-bytes are free")
@@ -91,8 +95,9 @@ class DiskGuard:
             self._room_at = began_at
 
     async def _end_filler(self) -> None:
-        """Ends the workload that added most bytes since the disk had room, or since another workload was ended. Ends no
-        workload if each added little.
+        """Ends the workload that added the most bytes to the disk since the disk last had room.
+
+        The time counts anew when a workload was ended. Ends no workload if each added little.
         """
         records = list(self.living_records())
         pids_by_key = {record.key: await self.pids_of(record.key) for record in records}
@@ -120,7 +125,7 @@ def growth_by_workload(
     homes_directory: Path,
     since: float,
 ) -> dict[WorkloadKey, Growth]:
-    """Returns by workload the bytes that it added to the disk of the homes since a time.
+    """Returns the number of bytes that each workload added to the disk of the homes since the given time.
 
     A folder that sessions of several owners may write counts for those that have its new files open for writing.
     """

@@ -12,8 +12,9 @@ _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an
 
 
 class RouteSocket:
-    """Sends requests about network devices over a socket of one thread and its network namespace. Methods raise
-    OSError.
+    """Creates, changes and removes network devices over a netlink socket of one thread and its network namespace.
+
+    Methods raise OSError.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class RouteSocket:
         return {link.get("ifname"): link.get("ifalias") or "" for link in self._send_link_request("dump")}
 
     def add_pair(self, name: str, peer: str, alias: str) -> None:
-        """Adds a pair of network devices; packets that one device sends arrive at the other."""
+        """Adds a pair of network devices (veth). A packet sent on one of the pair arrives at the other."""
         self._send_link_request("add", ifname=name, kind="veth", peer={"ifname": peer}, arp=False)
         self.set_alias(name, alias)
 
@@ -60,15 +61,18 @@ class RouteSocket:
         )
 
     def has_no_local_bypass(self, name: str) -> bool:
-        """Returns True if a VXLAN tunnel reaches tunnels of its own node (Linux 6.5 and newer).
+        """True if a VXLAN device does not use the kernel's shortcut for packets to tunnels of its own node.
 
-        The kernel's shortcut between them passes packets as outgoing ones, which macvlan drops.
+        The shortcut passes packets as outgoing ones, which macvlan drops. Linux before 6.5 always uses the shortcut.
         """
         (link,) = self._send_link_request("get", ifname=name)
         return bool(link.get_nested("IFLA_LINKINFO", "IFLA_INFO_DATA", "IFLA_VXLAN_LOCALBYPASS") == 0)
 
     def add_forwarding_entry(self, name: str, hardware: str, address: str, port: int) -> None:
-        """Assigns a hardware address to a VXLAN device's peer. Only :data:`EVERYBODY` may have many peers."""
+        """Makes a VXLAN device send packets for a hardware address to the peer at ``address`` and ``port``.
+
+        Only :data:`EVERYBODY` may have many peers.
+        """
         command = "append" if hardware == EVERYBODY else "replace"
         neighbour = {"ifindex": self._index_of(name), "lladdr": hardware, "dst": address, "port": port}
         self._collect(self._route.fdb, command, **neighbour, state=_STATIC_STATE_MASK, flags=_SELF_FLAG)
@@ -77,7 +81,7 @@ class RouteSocket:
         self._send_link_request("set", index=self._index_of(name), ifalias=alias)
 
     def set_master(self, name: str, bridge: str) -> None:
-        """Makes a device a port of a bridge."""
+        """Attaches a network device to a bridge, as a port of the bridge."""
         self._send_link_request("set", index=self._index_of(name), master=self._index_of(bridge))
 
     def mtu_at(self, address: str) -> int:
@@ -89,7 +93,10 @@ class RouteSocket:
         raise OSError(errno.EADDRNOTAVAIL, f"no network device here has the address {address}")
 
     def add_child(self, parent: str, name: str, namespace_fd: int, hardware: str = "") -> None:
-        """Adds a device in another network namespace on top of ``parent``. Children reach only each other."""
+        """Adds a macvlan device on top of the device ``parent``, in another network namespace.
+
+        The macvlan devices of one parent reach only each other.
+        """
         address = {"address": hardware} if hardware else {}
         link = self._index_of(parent)
         self._send_link_request(
@@ -97,7 +104,7 @@ class RouteSocket:
         )
 
     def set_up(self, name: str, *, arp: bool = True) -> None:
-        """Brings a network device up; without ``arp`` the device neither asks for addresses nor answers."""
+        """Brings a network device up. Without ``arp`` the device neither sends ARP requests nor answers them."""
         self._send_link_request("set", index=self._index_of(name), state="up", **({} if arp else {"arp": False}))
 
     def add_address(self, name: str, address: str, prefix: int) -> None:

@@ -55,7 +55,7 @@ class VxlanData(nla):
 
 
 class Address:
-    """An IPv4 address in a field that has room for an IPv6 address."""
+    """Encodes and decodes an IPv4 address in a field of 16 bytes that has room for an IPv6 address."""
 
     @staticmethod
     def encode_into(data: bytearray, offset: int, text: str | int) -> int:

@@ -15,7 +15,10 @@ WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_source(source: str) -> int:
-    """Opens a bind mount's source, and returns its descriptor. Raises OSError, also for a link after BENEATH."""
+    """Opens the source path of a bind mount, and returns the descriptor.
+
+    Raises OSError, also if the part of the path after BENEATH contains a link.
+    """
     parent_path, _, path_below = source.partition(BENEATH)
     fd = os.open(parent_path or "/", os.O_PATH | os.O_CLOEXEC)
     if not path_below:

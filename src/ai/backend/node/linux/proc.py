@@ -128,7 +128,10 @@ def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
 
 
 def send(pids: Iterable[int], signal_number: int) -> int:
-    """Sends a signal to each process; returns the number of processes that existed."""
+    """Sends a signal to each process, and returns the number of processes that received the signal.
+
+    Processes that do not exist, or that this process may not signal, are left out.
+    """
     reached_count = 0
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):

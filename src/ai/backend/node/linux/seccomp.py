@@ -107,7 +107,7 @@ def _assemble_rules(allowed_numbers: set[int], number_of_syscall: dict[str, int]
 
 
 def _check_argument(call_number: int, body: Program, *, argument_index: int) -> Program:
-    """Returns instructions that check an argument of a system call by ``body``."""
+    """Returns instructions that run ``body`` on one argument of one system call, and skip ``body`` for other calls."""
     load_instructions: Program = [(_LOAD, 0, 0, _ARGS_OFFSET + 8 * argument_index)]
     return [(_JUMP_EQUAL, 0, _check_jump(len(load_instructions) + len(body)), call_number), *load_instructions, *body]
 

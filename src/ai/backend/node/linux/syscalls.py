@@ -108,13 +108,14 @@ def unshare_network() -> None:
 
 
 def unshare_to_user_namespace() -> None:
-    """Enters a new user namespace, in which no user exists yet. Raises OSError."""
+    """Moves this process into a new user namespace, in which no user id is mapped yet. Raises OSError."""
     _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
 
 
 def unshare_user() -> None:
-    """Enters a new user namespace, in which this user keeps its identity and has root's powers until exec. Raises
-    OSError.
+    """Moves this process into a new user namespace, in which its user id stays the same and has root's powers.
+
+    The powers last until exec. Raises OSError.
     """
     uid, gid = os.geteuid(), os.getegid()
     unshare_to_user_namespace()
@@ -131,7 +132,10 @@ def unshare_user() -> None:
 
 
 def enter_namespace(fd: int, namespace_type: int) -> None:
-    """Moves this thread into a namespace; into a user namespace only a process of one thread. Raises OSError."""
+    """Moves this thread into an existing namespace. Raises OSError.
+
+    Only a process of one thread can enter a user namespace.
+    """
     _raise_if_failed(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(namespace_type)), "setns")
 
 
@@ -144,7 +148,10 @@ def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> 
 
 
 def restrict_mounts(target: str, flags: int) -> None:
-    """Adds MS_RDONLY, MS_NOSUID or MS_NODEV to a mount and those below it. Raises OSError, ENOSYS before Linux 5.12."""
+    """Adds the flags MS_RDONLY, MS_NOSUID or MS_NODEV to the mount at ``target`` and to all mounts below the target.
+
+    Raises OSError, ENOSYS before Linux 5.12.
+    """
     mount_attributes = struct.pack("=QQQQ", flags, 0, 0, 0)  # the attributes have the same bits
     _checked_result(
         _LIBC.syscall(
@@ -218,8 +225,9 @@ def start_writeback(fd: int, offset: int, byte_count: int) -> None:
 
 
 def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], int | None]:
-    """Returns at most ``buffer_bytes`` names of a directory from a cursor on (telldir(3)), and the next cursor. The
-    cursor is None at the end.
+    """Returns the next names in a directory from the position ``cursor`` on, and the next position.
+
+    Returns at most ``buffer_bytes`` names. The next position is None at the end; see telldir(3).
     """
     buffer = ctypes.create_string_buffer(1 << 15)
     names: list[str] = []
@@ -241,7 +249,10 @@ def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], 
 
 
 def unlock(directory_fd: int | None, name: str) -> None:
-    """Gives the owner all permissions on a directory that belongs to this user."""
+    """Adds the owner's read, write and search permissions to a directory that belongs to the user of this process.
+
+    If the owner lacks a permission, the mode becomes 0700.
+    """
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory_fd)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:

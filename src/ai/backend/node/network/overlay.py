@@ -59,8 +59,11 @@ def mac_of(address: str) -> str:
 
 
 def isolate_from_host(name: str) -> None:
-    """Turns IPv6 off and strict reverse-path filtering on for a network device of a session, so that the host accepts
-    no packets from it. Does nothing where the process may not write the kernel's settings."""
+    """Sets a session's network device so that the host accepts no packets from the device.
+
+    Turns IPv6 off and strict reverse-path filtering on. Does nothing where the process may not write the kernel's
+    settings.
+    """
     for path in _ISOLATION_SYSCTLS:
         with suppress(OSError):
             (_SYSCTL_FOLDER / path.format(name)).write_text("1")
@@ -72,10 +75,10 @@ def device_name(owner_mark: str, session_text: str, end_suffix: str) -> str:
 
 
 def why_no_overlays(name: str, *, within_node: bool = False) -> str:
-    """Returns why the Linux kernel cannot make VXLAN devices, or an empty text if it can. With ``within_node`` also
-    peers on this host must be reachable.
+    """Returns the reason that the Linux kernel cannot make VXLAN devices. Returns an empty text if it can make them.
 
-    ``name`` is the name of a device for the trial, which nobody else uses.
+    With ``within_node`` also peers on this host must be reachable. ``name`` is the name of a device for the trial,
+    which nobody else uses.
     """
     trial_vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
     try:
@@ -129,7 +132,10 @@ def create_device(name: str, alias_prefix: str, overlay: Overlay, *, bridge: str
 
 
 def marked_devices(alias_prefix: str) -> dict[str, str]:
-    """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
+    """Returns the network devices whose alias begins with ``alias_prefix``, with the alias's next word by device name.
+
+    Raises OSError.
+    """
     with RouteSocket() as route:
         links = route.links().items()
     return {

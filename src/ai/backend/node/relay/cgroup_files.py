@@ -13,8 +13,11 @@ _MAX_PIDS = 4096
 
 
 def measure(root: str = ROOT, proc: str = "/proc") -> Dict[str, Any]:
-    """Returns ``cpu_ms``, ``mem``, ``io_read``, ``io_write``, ``net_rx``, ``net_tx`` and ``pids`` as this container
-    numbers them. What cannot be read is None."""
+    """Returns the present resource usage of this container as a mapping; None for a value that cannot be read.
+
+    The keys are ``cpu_ms``, ``mem``, ``io_read``, ``io_write``, ``net_rx``, ``net_tx`` and ``pids``, the ids of the
+    processes as this container numbers them.
+    """
     is_v2 = os.path.exists(os.path.join(root, "cgroup.controllers"))
     measurements = _measure_v2(root) if is_v2 else _measure_v1(root)
     received_bytes, sent_bytes = _network_bytes(proc)

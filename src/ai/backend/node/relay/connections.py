@@ -22,10 +22,9 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 def carry_connection(peer: Peer, port: int) -> None:
-    """Copies bytes between the peer and a port of 127.0.0.1, in a new process, after reporting the connection to the
-    peer.
+    """Starts a process that copies bytes between the peer and a port of 127.0.0.1.
 
-    This process lets go of the peer.
+    The connection is reported to the peer first. This process lets go of the peer.
     """
     try:
         pid = os.fork()
@@ -70,7 +69,10 @@ def _copy_both_ways(agent_socket: socket.socket, port: int) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copies bytes until the source ends, and then ends the target too. If either side is cut, both are cut."""
+    """Copies bytes from one socket to another until the source ends, and then ends the sending side of the target.
+
+    If either socket is cut, both are cut.
+    """
     try:
         while True:
             data = source.recv(_RECEIVE_BYTES)

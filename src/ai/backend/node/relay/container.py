@@ -1,9 +1,9 @@
-"""Runs the first process of a container, which relays between the agent and the runner, its child, and ends with the
-runner.
+"""Runs the first process of a container: it starts the runner and relays messages between the agent and the runner.
 
-It listens in a directory that the agent mounted; `begin` starts the runner, after the agent has closed the directory to
-the session's user. Unacknowledged frames are written at the end to a file that was opened before, and this process is
-not dumpable, so no other process of the session reaches it. As process 1 it reaps orphans.
+The process ends with the runner, its child. It listens in a directory that the agent mounted; `begin` starts the
+runner, after the agent has closed the directory to the session's user. Unacknowledged frames are written at the end to
+a file that was opened before, and this process is not dumpable, so no other process of the session reaches it. As
+process 1 it reaps orphans.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ RUNNER_LOST_GRACE_S = 1.0
 
 
 class Container:
-    """Relays between the agent and the runner of one container. `runner` is called in the child process with its
-    channel's descriptor.
+    """Relays messages between the agent and the runner of one container, and starts the runner as a child process.
+
+    `runner` is called in the child process with its channel's descriptor.
     """
 
     def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:

@@ -1,4 +1,4 @@
-"""Starts the runner, reaps orphans, and kills, as the first process of a container does besides relaying.
+"""Contains the duties of a container's first process other than relaying: starts the runner, reaps orphans, kills.
 
 Shared by :mod:`container`, whose process is the relay too, and :mod:`reaper`, whose relay is another container.
 """
@@ -57,7 +57,10 @@ class FirstProcess:
             os._exit(exit_code)
 
     def on_wakeup(self) -> None:
-        """Reaps every ended child, and stores the status of the runner. Call it when ``wakeup`` is readable."""
+        """Reaps every ended child process, and stores the runner's exit status if the runner has ended.
+
+        Call it when ``wakeup`` is readable.
+        """
         os.read(self.wakeup, 512)
         while True:
             try:
@@ -83,7 +86,10 @@ class FirstProcess:
 
 
 def signal_all(signal_number: int) -> None:
-    """Signals all other processes of the PID namespace, if first in it: elsewhere `kill(-1)` hits others."""
+    """Sends a signal to all other processes of the PID namespace if this process is process 1; else does nothing.
+
+    In any other process `kill(-1)` would hit processes outside of the container.
+    """
     if os.getpid() == 1:
         try:
             os.kill(-1, signal_number)
@@ -92,9 +98,7 @@ def signal_all(signal_number: int) -> None:
 
 
 def timeout_ms(*deadlines: Optional[float]) -> Optional[int]:
-    """Returns the milliseconds until the earliest of the given deadlines, for ``poll``. Returns None without a
-    deadline.
-    """
+    """Returns the milliseconds until the earliest of the given deadlines, for ``poll``; None if no deadline is set."""
     set_deadlines = [deadline for deadline in deadlines if deadline is not None]
     return max(0, int((min(set_deadlines) - time.monotonic()) * 1000) + 1) if set_deadlines else None
 

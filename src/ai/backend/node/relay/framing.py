@@ -1,5 +1,6 @@
-"""Encodes and decodes frames of the runner protocol: 4-byte big-endian length and a JSON object
-(docs/reference/runner-protocol).
+"""Encodes and decodes frames of the runner protocol: a length of 4 bytes (big-endian), and a JSON object.
+
+See docs/reference/runner-protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def pack(body: bytes) -> bytes:
 
 
 def kind_of(body: bytes | bytearray) -> str:
-    """Returns the message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
+    """Returns the type of a message from its encoded body. Raises ProtocolViolation.
+
+    A body that begins with the type is not decoded.
+    """
     if body.startswith(_TYPE_PREFIXES):
         type_start = body.index(b'"', 4) + 1
         type_bytes = body[type_start : max(type_start, body.find(b'"', type_start, type_start + _MAX_TYPE_BYTES + 1))]
@@ -55,7 +59,10 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def stamp(body: bytes | bytearray, seq: int) -> bytes:
-    """Adds ``seq`` to a message's body, which overrides the sender's ``seq``. Raises ProtocolViolation."""
+    """Puts the number ``seq`` into a message's encoded body. Raises ProtocolViolation.
+
+    The number overrides a ``seq`` of the sender.
+    """
     object_text = bytes(body).rstrip()
     if not (object_text.startswith(b"{") and object_text.endswith(b"}")):
         raise ProtocolViolation("not an object")

@@ -1,8 +1,8 @@
-"""Runs the first process of a sandbox whose relay is outside, as under gVisor, whose sockets no process of the host
-reaches.
+"""Runs the first process of a sandbox whose relay runs outside of the sandbox, as under gVisor.
 
-It starts the runner with the relay's channel, reaps orphans, and does what only a process inside can do: it connects to
-ports, by a process for each connection that the relay passes in, and signals. Its end is that of the runner.
+No process of the host reaches the sockets of such a sandbox. This process starts the runner with the relay's channel,
+reaps orphans, and does what only a process inside can do: it connects to ports, by a process for each connection that
+the relay passes in, and signals. Its end is that of the runner.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _FD_BYTES = 4
 
 
 class Inner:
-    """Serves the requests of the relay outside. ``runner`` is called in the child process.
+    """Starts the runner in a sandbox, and serves the requests of the relay outside until the runner ends.
 
-    A request is one packet of ``request_socket``: ``{"t": "connect", "port": N}`` comes with the agent's
-    connection, ``{"t": "signal", "number": N}`` is for every process but this one.
+    ``runner`` is called in the child process. A request is one packet of ``request_socket``:
+    ``{"t": "connect", "port": N}`` comes with the agent's connection, ``{"t": "signal", "number": N}`` is for every
+    process but this one.
     """
 
     def __init__(self, request_socket: Socket, runner: Any) -> None:

@@ -1,7 +1,6 @@
-"""Loads the light modules of the runner, for a relay that is a process of its own beside the runner; see
-`runner/light.py`.
+"""Loads the light modules of the runner for a relay that runs as a process of its own.
 
-A shim uses the ordinary modules, because the process that it was forked from has loaded them.
+See `runner/light.py`. A shim uses the ordinary modules, because the process that it was forked from has loaded them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ else:
         dumps, loads, signal = _runner.dumps, _runner.loads, _runner.signal
 
         class Socket(_socket.socket):
-            """A socket that accepts, as that of :mod:`socket` does."""
+            """Adds ``accept`` to the socket class of ``_socket``, with the behaviour of :mod:`socket`."""
 
             def accept(self) -> tuple[Socket, Any]:
                 fd, address = self._accept()

@@ -15,8 +15,9 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 class Peer:
-    """Represents a stream socket, or an object that behaves like one (:class:`tls.TlsSocket`), with an outgoing
-    queue.
+    """Sends and receives frames over one non-blocking stream socket, with a queue of unsent bytes.
+
+    The socket may be an object that behaves like one (:class:`tls.TlsSocket`).
     """
 
     def __init__(self, sock: Any) -> None:

@@ -1,5 +1,6 @@
-"""Runs the relay of a pod in a container beside the session's container. It connects to the agent and outlives the
-runner.
+"""Runs the relay of a pod, in a container beside the session's container.
+
+It connects to the agent and outlives the runner.
 
 The session's first process (:mod:`reaper`) connects twice by a unix socket in a folder that both containers have: for
 commands, and for the runner's stream. Then the socket is unlinked, before any code of the user runs. Token and
@@ -134,8 +135,9 @@ class PodRelay:
         self._poll.register(sock, select.POLLIN)
 
     def _identify(self, fd: int) -> None:
-        """Reads the first frame of a new connection from the session's container, and assigns the connection to its
-        purpose.
+        """Reads the first frame of a new connection, and registers the connection as that of the reaper or the runner.
+
+        The connection comes from the session's container. Any other connection is closed.
         """
         sock, reader = self._arrivals.pop(fd)
         self._poll.unregister(fd)
@@ -276,8 +278,9 @@ class PodRelay:
         return True
 
     def _place_or_forward(self, message: Dict[str, Any], body: bytes) -> None:
-        """Writes a file into a folder of this container, or forwards it to the session's first process, which writes
-        it.
+        """Writes a file that the agent sent, or forwards the message to the first process of the session's container.
+
+        A file for a folder of this container is written here; the first process writes all others.
         """
         folder = self._places.get(str(message.get("place")))
         if folder is None:
@@ -331,7 +334,7 @@ class PodRelay:
     # ---- the loop
 
     def _call(self, call: Callable[[], None]) -> None:
-        """Runs a function in the main thread."""
+        """Queues a function that the main thread will run, and wakes the main thread."""
         self._calls.put(call)
         try:
             os.write(self._wakeup_write, b"c")
@@ -367,8 +370,9 @@ class PodRelay:
             self._send(self._ended)
 
     def _is_done(self) -> bool:
-        """Returns True once this relay may end: it was dismissed, the session never began, or the agent has every
-        message. SIGTERM alone is no reason: the session's process gets one at the same time, and has last words.
+        """True once this relay may end: it was dismissed, the session never began, or the agent has every message.
+
+        SIGTERM alone is no reason: the session's process gets one at the same time, and has last words.
         """
         if self._is_dismissed:
             return True
@@ -380,8 +384,9 @@ class PodRelay:
 
 
 def _read_role(sock: socket.socket, reader: FrameReader) -> str:
-    """Reads a connection's first frame, and leaves every later byte. Raises BlockingIOError, OSError,
-    ProtocolViolation.
+    """Reads only the first frame of a connection, and returns the frame's type.
+
+    Every later byte stays unread. Raises BlockingIOError, OSError, ProtocolViolation.
     """
     while True:
         header = sock.recv(4, socket.MSG_PEEK)

@@ -1,5 +1,6 @@
-"""Finds the socket in the folder that both containers of a pod share, and writes files that the agent sends to
-either.
+"""Locates the socket in a pod's shared folder, and writes files that the agent sends to either container of the pod.
+
+Both containers of the pod share the folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fills the volumes of a pod before its other containers are made: with a copy of the runner, and with empty files."""
+"""Fills the volumes of a pod with a copy of the runner and with empty files, before its other containers start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def main(arguments: List[str]) -> int:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copies the content of a folder into an existing folder, which may be another user's. Raises OSError."""
+    """Copies the content of a folder into an existing folder. Raises OSError.
+
+    The existing folder may belong to another user.
+    """
     for entry in os.scandir(source):
         target_path = os.path.join(target, entry.name)
         if entry.is_symlink():

@@ -1,4 +1,4 @@
-"""Tests if a cluster enforces network policies: one pod calls two pods that listen, one of which it may not reach."""
+"""Tests if a cluster enforces network policies: one pod calls an allowed pod and a forbidden pod."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(arguments: List[str]) -> int:
 
 
 def listen(port: int) -> int:
-    """Accepts connections for two minutes."""
+    """Accepts TCP connections on a port for two minutes, and closes each at once. Returns 0."""
     deadline = time.monotonic() + LISTEN_S
     with socket.create_server(("0.0.0.0", port)) as server:
         while (remaining_s := deadline - time.monotonic()) > 0:
@@ -41,8 +41,11 @@ def listen(port: int) -> int:
 
 
 def call(port: int, forbidden: str, allowed: str) -> int:
-    """Calls the forbidden and the allowed pod several times, and returns the verdict. A network plug-in may need a
-    moment before it applies a policy to a new pod.
+    """Connects to the forbidden and the allowed pod several times, and returns if network policies are enforced.
+
+    Returns ``ENFORCED``, ``NOT_ENFORCED`` or ``UNKNOWN``. A network plug-in may need a moment before it applies a
+    policy
+    to a new pod.
     """
     verdict = UNKNOWN
     for _ in range(ATTEMPTS):

@@ -36,7 +36,10 @@ _DEFAULT_STATS_INTERVAL_S = 10.0
 
 
 class Reaper:
-    """Runs one session's runner. ``runner`` is called in the child process with its channel's descriptor."""
+    """Starts and watches the runner of one session, and exchanges messages with the pod's relay.
+
+    ``runner`` is called in the child process with its channel's descriptor.
+    """
 
     def __init__(self, channel_folder: str, home: str, runner: Any) -> None:
         self._home = home
@@ -239,9 +242,7 @@ def find_interpreter(process_module: Any) -> Optional[str]:
 
 
 def guess_runtime(process_module: Any) -> str:
-    """Returns the runner's runtime for an image that names none: Python if the image has an interpreter, else its
-    shell.
-    """
+    """Returns the runtime for an image that names none: Python if the image has Python, else bash or ``app``."""
     if not sys.executable.startswith(_PLATFORM):
         return "python"
     return "bash" if process_module.find_executable("bash") else "app"

@@ -75,29 +75,27 @@ class Relay:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that has attached; -1 before the first."""
+        """The highest epoch of all controllers that have attached; -1 before the first controller."""
         return self._epoch
 
     @property
     def last_seq(self) -> int:
-        """The number of the runner's last message."""
+        """The sequence number of the runner's last message."""
         return self._replay.last_seq
 
     @property
     def is_sent(self) -> bool:
-        """True if every frame of the runner was written to the controller's connection, or no controller is
-        connected.
-        """
+        """True if no frame of the runner waits to be sent to the controller, or no controller is connected."""
         return self._controller is None or self._sent >= self._replay.last_seq
 
     @property
     def is_acknowledged(self) -> bool:
-        """True if the controller has acknowledged every frame of the runner."""
+        """True if a controller is connected and has acknowledged every frame of the runner."""
         all_sent = self._sent >= self._replay.last_seq and self._acked >= self._replay.last_seq
         return self._controller is not None and self._controller.queued == 0 and all_sent
 
     def unacknowledged(self) -> list[bytes]:
-        """Returns every frame that the agent may lack, with its length."""
+        """Returns the runner's frames that the controller has not acknowledged, each with its length."""
         frames = (self._replay.get(seq) for seq in self._replay.after(self._acked))
         return [frame for frame in frames if frame is not None]
 
@@ -141,8 +139,9 @@ class Relay:
             self._receive_from_runner(received_bytes)
 
     def update_poll_events(self) -> None:
-        """Updates the poll events for the runner and all connections, by what the relay can handle now. Call it before
-        each wait.
+        """Updates the events that ``poll`` reports for the runner and all connections. Call it before each wait.
+
+        A connection is read only while the relay can take more frames.
         """
         if self._runner is not None:
             is_controller_behind = self._controller is not None and self._sent < self._replay.last_seq
@@ -199,7 +198,7 @@ class Relay:
         return peer
 
     def _send_unsent(self) -> None:
-        """Sends the controller the frames that it lacks, as fast as it reads."""
+        """Sends the controller the runner's frames that were not sent yet, until the connection's queue is full."""
         peer = self._controller
         if peer is None:
             return

@@ -82,7 +82,10 @@ class Replay:
         self._size_bytes -= len(self._frames.pop(seq)) + _OVERHEAD_BYTES
 
     def _replace_by_gap(self, seq: int) -> None:
-        """Replaces a message by a gap, which includes the gap just before it."""
+        """Replaces a stored message by a ``gap`` frame with the number of dropped messages.
+
+        A gap just before the message becomes a part of the new gap.
+        """
         dropped_count = 1 + self._frames_in_gap.pop(seq - 1, 0)
         if dropped_count > 1:
             self._remove_frame(seq - 1)

@@ -24,7 +24,7 @@ def pack_piece(data: bytes) -> bytes:
 
 
 class PieceReader:
-    """Splits a byte stream into pieces. Unlike frames, pieces may be empty."""
+    """Splits a byte stream into pieces, each behind its length in 4 bytes. Unlike frames, pieces may be empty."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -44,7 +44,10 @@ class PieceReader:
 
 
 class Pump:
-    """Copies both directions between a socket and the agent's connection, which reads and writes like a socket."""
+    """Copies bytes in both directions between a local socket and the connection to the agent.
+
+    The connection has the methods of a socket.
+    """
 
     def __init__(self, local: socket.socket, remote: Any) -> None:
         self._local = local

@@ -20,12 +20,11 @@ _MAX_TOKEN_BYTES = 16 * 1024
 
 
 class Refused(Exception):
-    """Raised when the agent does not take the connection."""
+    """Raised when the agent refuses the connection of a pod's relay."""
 
 
 class TlsSocket:
-    """Represents a TLS connection with the methods of a non-blocking socket. A call that would block raises
-    BlockingIOError.
+    """Wraps a TLS connection with the methods of a non-blocking socket. A call that would block raises BlockingIOError.
 
     One record is read at a time, and whole: nothing is left over that a poll of the descriptor would not show.
     """

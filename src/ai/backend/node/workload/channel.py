@@ -27,7 +27,7 @@ _encode = msgspec.json.encode
 
 
 class RelayConnection(asyncio.Protocol):
-    """Sends and receives the frames of one shim, for one reader or for the callback ``on_message``.
+    """Sends messages to one shim, and passes the shim's messages to one reader or to the callback ``on_message``.
 
     ``on_message`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for
     each of the thousands of connections of a node.
@@ -74,7 +74,7 @@ class RelayConnection(asyncio.Protocol):
         return message
 
     def listen(self, on_message: OnMessage) -> None:
-        """Calls ``on_message`` with every message from now on, at once with messages that have arrived."""
+        """Calls ``on_message`` with every message from now on, and at once with those that have already arrived."""
         self._on_message = on_message
         self._deliver()
         if self._transport is not None:
@@ -87,7 +87,7 @@ class RelayConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def wait(self) -> None:
-        """Waits until something has arrived, after ``on_message`` was called with it, or the connection has ended."""
+        """Waits until a message has been passed to ``on_message``, or the connection has ended."""
         await self._on_change()
 
     async def close(self) -> None:

@@ -72,7 +72,10 @@ class SocketStream:
         raise Unavailable("the connection was cut")
 
     async def write(self, data: bytes) -> None:
-        """Sends data. Returns while a little data is still queued, so that the next piece is fetched meanwhile."""
+        """Sends data. Returns while a part of the data may still be queued.
+
+        So the caller fetches the next piece meanwhile.
+        """
         self._raise_if_cut()
         self._unsent.append(memoryview(data))
         self._queued_bytes += len(data)
@@ -96,7 +99,7 @@ class SocketStream:
         self._sock.close()
 
     def detach(self) -> socket.socket:
-        """Returns the socket, which the caller owns from now on, of a stream that nobody has used yet."""
+        """Gives up the socket of an unused stream, and returns the socket to the caller, who must close it."""
         self._is_cut = True
         return self._sock
 
@@ -159,21 +162,28 @@ async def connect_inside(directory: Path, port: int) -> SocketStream:
 
 
 async def connect_on_host(directory: Path, home: Path, port: int, pids: Iterable[int]) -> SocketStream:
-    """Connects to the port's unix socket in the workload's home, or to 127.0.0.1 if one of its processes listens there.
+    """Connects to a service port of a workload that shares the host's network. Raises Unavailable.
 
-    Raises Unavailable.
+    Connects to the port's unix socket in the workload's home, or to 127.0.0.1 if one of the workload's processes
+    listens there.
     """
     return SocketStream(await _run_in_thread(directory, _connect_on_host, home, port, tuple(pids)))
 
 
 async def exposure_of(directory: Path) -> PortExposure:
-    """Returns who reaches the ports of a workload, as its shim or relay reports. Raises Unavailable."""
+    """Returns the exposure of a workload's ports (``PortExposure``), as the workload's shim or relay reports it.
+
+    Raises Unavailable.
+    """
     exposure: PortExposure = await _run_in_thread(directory, _exposure_of, directory)
     return exposure
 
 
 async def _run_in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a call in a thread, few at once per workload. Raises Unavailable if earlier calls take too long."""
+    """Runs a blocking call for a workload in a thread, with a limit of concurrent calls per workload.
+
+    Raises Unavailable if earlier calls take too long.
+    """
     turn_semaphore = _SEMAPHORE_OF_WORKLOAD.setdefault(directory, asyncio.Semaphore(_MAX_CONCURRENT_CALLS))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -230,7 +240,10 @@ def _connect_on_host(home: Path, port: int, pids: tuple[int, ...]) -> socket.soc
 
 
 def _connect_in_home(home: Path, port: int) -> socket.socket | None:
-    """Connects to a service's unix socket through no link, as the session writes there; None if there is none."""
+    """Connects to the unix socket of a service in a workload's home. Returns None if there is no socket.
+
+    Follows no link, since the session writes in the home. Raises Unavailable if the service does not answer.
+    """
     try:
         home_fd = os.open(home, WALK)
         try:
@@ -305,7 +318,7 @@ def _request_connection(directory: Path, port: int) -> socket.socket:
 
 @contextmanager
 def _reach_relay(directory: Path, deadline: float) -> Iterator[socket.socket]:
-    """Connects to the relay or shim of a workload for one question. Raises OSError."""
+    """Yields a socket that is connected to the relay or shim of a workload, for one question. Raises OSError."""
     directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as relay_socket:
@@ -336,7 +349,10 @@ def _limit_wait(relay_socket: socket.socket, deadline: float) -> None:
 
 
 def _receive_answer(relay_socket: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
-    """Returns the relay's answer and the socket it hands over. Raises OSError, ValueError, RecursionError."""
+    """Receives the relay's answer to a request, and the socket that the relay hands over.
+
+    Raises OSError, ValueError, RecursionError.
+    """
     answer_bytes = bytearray()
     handed_fds: list[int] = []
     try:
@@ -372,8 +388,9 @@ def _adopt_socket(handed_fds: list[int]) -> socket.socket | None:
 
 
 def listeners_of(port: int) -> frozenset[int]:
-    """Returns the inodes of the host's sockets that may listen on a port of 127.0.0.1. IPv6 sockets count only if no
-    IPv4 socket listens.
+    """Returns the inode numbers of the host's sockets that may listen on a port of 127.0.0.1.
+
+    IPv6 sockets count only if no IPv4 socket listens on the port.
     """
     local_addresses = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
     inodes: set[int] = set()

@@ -1,4 +1,4 @@
-"""Represents the directories of workloads and their homes, which every runtime of this machine has on disk.
+"""Reads and writes the directories of workloads and the home directories on this machine, for every runtime.
 
 <state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
 <state>/homes/<kernel id>/                 /home/work of every attempt, unless homes are elsewhere
@@ -31,9 +31,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object to a new file. A reader that comes too early sees no valid object.
+    """Writes a JSON object to a new file, not atomically. Raises OSError.
 
-    Raises OSError.
+    A reader that comes too early sees no valid object.
     """
     path.write_text(json.dumps(content), encoding="utf-8")
 
@@ -46,7 +46,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
-    """Parses a workload's exit from the shim's file or message."""
+    """Parses the fields of a workload's end, from the shim's file or message, into a :class:`WorkloadExit`."""
     return WorkloadExit(
         code=content.get("code"),
         signal=content.get("signal"),
@@ -84,8 +84,10 @@ class WorkloadFolder(msgspec.Struct, frozen=True):
         return bool(content and content.get("keep_home"))
 
     def mark_removing(self, *, keep_home: bool) -> None:
-        """Records that the workload is being removed, so that a removal cut off is resumed. On a full disk it is not
-        recorded: the removal frees the disk, and its caller repeats it."""
+        """Records on disk that the removal of the workload has begun, so that an interrupted removal is resumed.
+
+        On a full disk nothing is recorded: the removal frees the disk, and its caller repeats it.
+        """
         try:
             write_json(self.path / "removing", {"keep_home": keep_home})
         except OSError as e:

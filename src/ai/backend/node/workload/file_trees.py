@@ -27,7 +27,7 @@ def place_files(
     owner: tuple[int, int] | None,
     private: frozenset[str] = frozenset(),
 ) -> dict[str, Path]:
-    """Writes a workload's files; returns the files to bind-mount, by path in the workload.
+    """Writes a workload's files to disk, and returns those that must be bind-mounted, by their paths in the workload.
 
     Files under the home are written there for the session's user, who alone may read ``private`` ones; others lie
     beside the workload's record. Raises CreationDenied for a path that is not plain and absolute.
@@ -78,7 +78,7 @@ def write_in_home(
 
 
 def give_home(home: Path, owner: tuple[int, int]) -> None:
-    """Makes ``owner`` the owner of a home, through no link.
+    """Changes the owner of a home directory to ``owner``, without following links.
 
     A home that was kept while `kernel-uid` was changed is given with the files of its former owner in it.
     """
@@ -128,7 +128,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_entry(top_fd: int, name: str) -> None:
-    """Removes a file or a directory tree. Moves grandchildren of its directories up, so that the depth never grows."""
+    """Removes the file or the directory tree ``name`` in an open directory, however deep the tree is.
+
+    Moves the subdirectories of each subdirectory up to the root of the tree, so that the depth never grows.
+    """
     try:
         status = os.stat(name, dir_fd=top_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -197,7 +200,10 @@ def _lift_subdirectories(root_fd: int, name: str, lifted_count: int) -> int:
 
 
 def check_mount(mount: Mount, *, is_staged: bool = False) -> None:
-    """Checks a mount's source and target. Raises CreationDenied. Only staged sources may contain ``BENEATH``."""
+    """Checks the source and the target of a mount. Raises CreationDenied for a mount that is not allowed.
+
+    Only staged sources may contain ``BENEATH``.
+    """
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
         raise _mount_error(mount, "is not a plain absolute path")
@@ -217,8 +223,10 @@ def check_mount(mount: Mount, *, is_staged: bool = False) -> None:
 
 
 def check_ipc(folder: str) -> None:
-    """Checks the folder that a workload has for its ``/dev/shm``. Raises CreationDenied: there is no such folder, or
-    not everybody may make files in it, which nobody else may remove (mode 1777)."""
+    """Checks the host folder that becomes the ``/dev/shm`` of a workload. Raises CreationDenied.
+
+    Raises unless the folder exists and has mode 1777: everybody may make files in it, which nobody else may remove.
+    """
     try:
         status = os.stat(folder)  # noqa: PTH116  # a text, tested as it is mounted
     except OSError:

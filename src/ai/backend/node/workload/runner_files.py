@@ -41,9 +41,9 @@ def find_relay() -> Path:
 
 
 def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
-    """Copies the runner below the state directory unless present; each part becomes a folder of the copy.
+    """Copies the runner to a folder below the state directory, unless the copy is present; returns the copy's path.
 
-    Raises OSError.
+    Each of ``parts`` becomes a folder of the copy. Raises OSError.
     """
     content_of_path = {path.name: path.read_bytes() for path in _runner_files(source)}
     content_of_path |= {
@@ -95,7 +95,10 @@ def _copy_byte_code(source: Path, copy: Path) -> None:
 
 
 def _is_current(byte_code: Path, source: Path) -> bool:
-    """Returns True if the byte code records time and size of the source, so that Python uses it (PEP 552, flags 0)."""
+    """True if the byte code file records the time and size of the source, so that Python uses the byte code.
+
+    See PEP 552, flags 0.
+    """
     try:
         status = source.stat()
         with byte_code.open("rb") as file:
@@ -106,7 +109,10 @@ def _is_current(byte_code: Path, source: Path) -> bool:
 
 
 def remove_other_copies(copy: Path, workload_texts: Collection[str]) -> None:
-    """Removes other runner copies whose path is in no text of ``workload_texts``, which has one text a workload."""
+    """Removes all copies of the runner except ``copy`` and except those that a workload still uses.
+
+    ``workload_texts`` has one text for each workload; a copy is in use if a text contains the name of the copy.
+    """
     for other_copy in copy.parent.iterdir():
         if other_copy.name != copy.name and not any(
             other_copy.name in workload_text for workload_text in workload_texts
@@ -115,7 +121,7 @@ def remove_other_copies(copy: Path, workload_texts: Collection[str]) -> None:
 
 
 def needs_byte_code(copy: Path, version: str) -> bool:
-    """Returns whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
+    """True if a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
     cache_tag = "cpython-" + "".join(version.split(".")[:2])
     return not all(
         _is_current(copy / "__pycache__" / f"{path.stem}.{cache_tag}.pyc", path) for path in copy.glob("*.py")

@@ -41,7 +41,7 @@ def transferred_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def process_views(pids: Sequence[int]) -> list[ProcessView]:
-    """Returns the measurements of the processes that live."""
+    """Returns the running processes among ``pids``, each with its measurements."""
     views = []
     for pid in pids[:_MAX_PROCESSES]:
         fields = proc.stat_fields(pid)
@@ -76,7 +76,10 @@ def _command_of(pid: int) -> str:
 
 
 class Measurable(Protocol):
-    """Holds the parameters for measuring a workload; ``cgroups`` have a ``path`` each."""
+    """Describes a workload that can be measured: its key, control groups, home directory and limits.
+
+    Each of the ``cgroups`` has a ``path``.
+    """
 
     @property
     def key(self) -> WorkloadKey: ...
@@ -100,7 +103,7 @@ class _HomeSize:
 
 @dataclass(slots=True)
 class _WorkloadState:
-    """Holds the measuring state of one workload between two rounds.
+    """Holds the values of one workload that the next round of measurements needs from the round before.
 
     ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
     the I/O of its processes, if it had to be read from them.
@@ -114,7 +117,7 @@ class _WorkloadState:
 
 
 class Meter:
-    """Measures workloads, and stores each workload's last sample for rates."""
+    """Measures the resource usage of workloads, and keeps each workload's last values to compute rates."""
 
     def __init__(self) -> None:
         self._states: dict[WorkloadKey, _WorkloadState] = {}
@@ -129,12 +132,18 @@ class Meter:
     def measure_all(
         self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, now_s: float
     ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Measures all workloads. Blocks for a few file reads each. ``now_s`` is in seconds of a monotonic clock."""
+        """Measures all workloads, and returns the measurements of each.
+
+        Blocks for a few file reads each. ``now_s`` is in seconds of a monotonic clock.
+        """
         self._renew_home_sizes([record for _, record, _ in workloads], now_s)
         return {key: self._measure(key, record, pids, cgroups, now_s) for key, record, pids in workloads}
 
     def home_size(self, record: Measurable, now_s: float) -> int:
-        """Returns the bytes in a workload's home. Walks of homes are spaced to cost at most a fiftieth of one core."""
+        """Returns the bytes in a workload's home, from a stored measurement if that is recent enough.
+
+        Walks of homes are spaced to cost at most a fiftieth of one core.
+        """
         stored_size = self._homes.get(record.key)
         if stored_size is not None and now_s < stored_size.due_at:
             return stored_size.size_bytes
@@ -146,7 +155,10 @@ class Meter:
         return size_bytes
 
     def _renew_home_sizes(self, records: Sequence[Measurable], now_s: float) -> None:
-        """Measures the homes that are due, longest waiting first, while all walks cost at most a fiftieth of a core."""
+        """Measures the sizes of homes whose stored sizes are too old, beginning with the oldest.
+
+        Stops when all walks together have cost a fiftieth of one core.
+        """
         earned_s = max(0.0, now_s - self._last_at) * HOME_SIZE_DUTY
         self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned_s), now_s
         due_at_of_home = {
@@ -193,7 +205,7 @@ class Meter:
 def gauge(
     key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
 ) -> Measurement:
-    """Returns a measurement of a present value, such as memory in use."""
+    """Returns a measurement whose value is a present amount, such as memory in use."""
     capacity_value = None if capacity is None else float(capacity)
     return Measurement(key=key, value=float(value), unit_hint=unit, capacity=capacity_value, stats=stats)
 
@@ -204,7 +216,7 @@ def accumulated(key: str, value: float, unit: str) -> Measurement:
 
 
 def rate(key: str, value: float, unit: str) -> Measurement:
-    """Returns a measurement of a counter whose growth per second matters."""
+    """Returns a measurement of a counter that users see as growth per second."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
 
 
@@ -217,7 +229,7 @@ def _cpu_percent(state: _WorkloadState, cpu_used_ms: float, now_s: float) -> flo
 
 
 def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
-    """Returns pid and start time of a process that is in another network than the agent; None if there is none."""
+    """Returns the pid and start time of a process in another network namespace than the agent's; None if none is."""
     own_namespace = Path("/proc/self/ns/net").readlink()
     for pid in pids:
         try:
@@ -245,7 +257,7 @@ def _network_measurements(state: _WorkloadState, pids: Pids) -> list[Measurement
 
 
 def _with_process_values(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fills missing values of ``usage`` from the workload's processes, which include their ended children."""
+    """Returns ``usage`` with its missing values computed from the workload's processes and their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):

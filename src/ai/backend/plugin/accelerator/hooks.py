@@ -30,8 +30,10 @@ class LifecycleCause(StrEnum):
 
 
 class TerminationDeferred(Exception):
-    """Raised by ``pre_terminate`` to be called again in ``retry_after`` seconds (an invalid time: 1), until the
-    deadline."""
+    """Raised by ``pre_terminate`` to defer the end of the workload: it is called again in ``retry_after`` seconds.
+
+    An invalid ``retry_after`` counts as 1. Deferrals are possible until the deadline.
+    """
 
     def __init__(self, reason: str = "", *, retry_after: float = 1.0) -> None:
         super().__init__(reason)
@@ -62,8 +64,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
-    """Describes a device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the
-    runtime finds a specification of it."""
+    """Describes a device node that a workload gets, with its permissions.
+
+    ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime finds a specification of it.
+    """
 
     source: str
     target: str | None = None
@@ -144,8 +148,11 @@ class ManagedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadImage:
-    """Describes the image of a workload. ``distribution`` is that of its label, such as ``ubuntu22.04``, or the node's
-    own for an image of its files; ``libc`` is ``glibc`` or ``musl``; either is empty where nobody knows."""
+    """Describes the image of a workload: its name, architecture, Linux distribution and C library.
+
+    ``distribution`` is that of its label, such as ``ubuntu22.04``, or the node's own for an image of its files;
+    ``libc`` is ``glibc`` or ``musl``; either is empty where nobody knows.
+    """
 
     name: str
     architecture: str
@@ -231,12 +238,15 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
         return WorkloadConfig()
 
     async def post_create(self) -> None:
-        """Acts when the workload runs and its runner answers, before the user has it. A failure does not end the
-        workload: it is recorded in the kernel's ``status_data``, and the call is repeated in the background, also by a
-        restarted agent, ever more rarely, until it succeeds, the kernel ends or the agent gives up."""
+        """Called once the workload runs and its runner answers, before the user can use the workload.
+
+        A failure does not end the workload: it is recorded in the kernel's ``status_data``, and the call is repeated
+        in the background, also by a restarted agent, ever more rarely, until it succeeds, the kernel ends or the
+        agent gives up.
+        """
 
     async def pre_terminate(self) -> None:
-        """Acts before a workload is ended, or after it has ended by itself; its devices are still allocated.
+        """Called before a workload is ended, or after it has ended by itself, while its devices are still allocated.
 
         Only called if ``post_create`` was begun. After a failure, a forced termination, or the deadline of all
         deferrals together (``kernel-lifecycles.termination-deferral``), the termination goes on. Raises

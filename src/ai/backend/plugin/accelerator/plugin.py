@@ -41,7 +41,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedName:
-    """Names a metric as existing dashboards know it, such as ``DCGM_FI_DEV_FB_USED``.
+    """Holds the second name under which Prometheus shows a metric, for existing dashboards: ``DCGM_FI_DEV_FB_USED``.
 
     Prometheus then shows the metric of each device under it besides our own name, with the labels ``gpu`` and ``UUID``
     that DCGM's exporter gives. ``factor`` turns our unit into the one of that name (1 / 2**20 for MiB).
@@ -76,7 +76,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatContext:
-    """Selects at which time and for which objects metrics are gathered.
+    """Holds the parameters of one gathering of metrics: the time, the workloads, and their processes.
 
     ``at`` is Unix time; ``allocations`` are of the workloads that hold devices of the plugin; ``pids`` are their host
     processes, with ``process_metrics`` and where the runtime knows them.
@@ -89,7 +89,10 @@ class StatContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginCapabilities:
-    """Declares the optional powers of a plugin by flags. A flag that is set promises the Protocol of the same name."""
+    """Declares by flags which optional powers a plugin has.
+
+    A flag that is set promises the Protocol of the same name.
+    """
 
     partitionable: bool = False
     programmable: bool = False
@@ -134,7 +137,10 @@ class PartitionProfile:
 
 @runtime_checkable
 class HealthWatching(Protocol):
-    """Reports failures sooner than the next ``list_devices`` (capability ``health_watching``)."""
+    """Reports changes of devices' health at once (capability ``health_watching``).
+
+    So the agent learns of them sooner than by the next ``list_devices``.
+    """
 
     def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         """Yields changes of health as they happen.
@@ -214,7 +220,10 @@ class Attachable(Protocol):
 
 @runtime_checkable
 class CdiProvider(Protocol):
-    """Describes the plugin's devices in the Container Device Interface (capability ``cdi_provider``)."""
+    """Provides descriptions of the plugin's devices in the form of the Container Device Interface (CDI).
+
+    The capability is ``cdi_provider``.
+    """
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices as JSON.
@@ -248,7 +257,10 @@ class AttachedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """Holds versions and hardware facts of the node. Keys of ``extra`` are for people."""
+    """Holds the versions of the driver and the runtime, and other facts about the node.
+
+    Keys of ``extra`` are for people.
+    """
 
     driver_version: str | None = None
     runtime_version: str | None = None
@@ -256,8 +268,11 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """Serves one kind of device on one node: constructed with its settings, ``init`` once, any calls, ``cleanup`` once.
-    ``key`` is the device name, and the first part of slot names unless ``key_is_slot_prefix`` says otherwise."""
+    """The base of accelerator plugins: serves one kind of device on one node.
+
+    It is constructed with its settings; then come ``init`` once, any calls, ``cleanup`` once. ``key`` is the
+    device name, and the first part of slot names unless ``key_is_slot_prefix`` says otherwise.
+    """
 
     key: ClassVar[DeviceName]
     spi_version: ClassVar[int] = 30
@@ -306,12 +321,15 @@ class AbstractComputePlugin(ABC):
         return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        """Returns the rules by which a device's variant properties satisfy the requirements of sessions (BEP-1000)."""
+        """Returns the namespaces of the devices' variant properties (BEP-1000).
+
+        A namespace has the rules by which a device's variant properties satisfy the requirements of sessions.
+        """
         return ()
 
     @abstractmethod
     def alloc_map_spec(self) -> AllocMapSpec | None:
-        """Returns the stock alloc map of this plugin as data.
+        """Returns the parameters of the stock alloc map that this plugin uses.
 
         Returns None if ``create_alloc_map`` makes its own map.
         """
@@ -371,9 +389,10 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
 def resource_lines(
     prefix: str, ids: Iterable[str], shares: Sequence[tuple[int, int, int]] | None = None
 ) -> dict[str, str]:
-    """Returns lines of ``resource.txt`` for libraries in the session that read it (peer facts 2.4).
+    """Returns a plugin's entries of the session's file ``resource.txt``: device ids, and the limits of shared devices.
 
-    ``shares`` are (number of the device, bytes of memory, processors) of devices that are held in parts.
+    Libraries in the session read the file (peer facts 2.4). ``shares`` are (number of the device, bytes of memory,
+    processors) of devices that are held in parts.
     """
     lines = {
         f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{device_id}" for rank, device_id in enumerate(ids)),
@@ -386,7 +405,7 @@ def resource_lines(
 
 
 class PluginHook(AbstractLifecycleHook):
-    """Configures the workload by its plugin, and does nothing else."""
+    """The default lifecycle hook: returns the plugin's ``configure`` before the creation, and does nothing else."""
 
     def __init__(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: AbstractComputePlugin

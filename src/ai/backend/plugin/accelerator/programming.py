@@ -1,4 +1,7 @@
-"""Finds the images (bitstreams) that sessions select for programmable devices, by name in the operator's folder."""
+"""Locates the images (bitstreams) for programmable devices, which sessions select by file name.
+
+The images lie in the operator's folder.
+"""
 
 from __future__ import annotations
 

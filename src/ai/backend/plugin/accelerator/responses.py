@@ -243,7 +243,11 @@ def validate_node_info(answer: Any) -> NodeInfo:
 
 
 def validate_alloc_map(spec: Any, listed_devices: Sequence[ComputeDevice]) -> AllocMapSpec | None:
-    """Validates the result of ``alloc_map_spec`` by making a map, or else the accounts of the plugin's own map."""
+    """Validates the result of ``alloc_map_spec`` by building an alloc map of the listed devices.
+
+    Without a spec, because the plugin has its own map, builds the map in which the agent keeps the accounts. Raises
+    InvalidResponse.
+    """
     if spec is not None and not isinstance(spec, AllocMapSpec):
         raise InvalidResponse(f"is a {type(spec).__name__}")
     try:
@@ -260,7 +264,7 @@ _METRIC_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class MeasurementFilter:
-    """Filters the measurements of one source, and keeps only the valid ones.
+    """Removes the invalid measurements from the answers of one source, and records the first fault.
 
     Remembers the keys, so that the source cannot invent keys for ever.
     """
@@ -276,7 +280,10 @@ class MeasurementFilter:
     def filter_measurements(
         self, measurements: Iterable[Measurement], devices: Collection[str] | None = None
     ) -> list[Measurement]:
-        """Returns the measurements that are usable. ``devices``: the ids that they may speak of; None: any."""
+        """Returns the valid measurements, and records a fault for each invalid one.
+
+        ``devices``: the device ids that measurements may have; None: any.
+        """
         usable_measurements: list[Measurement] = []
         for measurement_number, measurement in enumerate(measurements):
             if measurement_number >= MAX_MEASUREMENTS:

@@ -38,7 +38,7 @@ class InvalidResponse(Exception):
 
 
 class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Holds the managed state of a hook as JSON."""
+    """Holds the managed state of a lifecycle hook, encoded as JSON, with its version."""
 
     data: bytes
     version: int
@@ -190,7 +190,10 @@ def write_answer(method: str, answer: Any) -> bytes:
 
 
 def _expected_collection(method: str) -> tuple[type, str] | None:
-    """Returns the kind of collection that a method returns, and its description. Returns None for another value."""
+    """Returns the type (Sequence or Mapping) and the description of the collection that a plugin's method returns.
+
+    Returns None for a method that returns another value.
+    """
     result = SHAPES[method].result if method in SHAPES else None
     collection_type, arguments = (
         get_origin(result),
@@ -218,7 +221,7 @@ def read_answer(method: str, answer_bytes: bytes) -> Any:
 
 
 def normalized(method: str, answer: Any) -> Any:
-    """Returns an answer in the form in which a host would have sent it: plain values of the declared types.
+    """Returns a plugin's answer as it would be after encoding by a host: plain values of the declared types.
 
     Raises InvalidResponse.
     """

@@ -1,5 +1,7 @@
-"""Implements the common parts of plugins that read sysfs: whole devices that can vanish, and measurements of raw
-readings."""
+"""Implements the common parts of plugins that read sysfs: finding whole devices, and measuring them.
+
+Devices can vanish; measurements are made of raw readings.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ COUNTER_STATS = frozenset({"diff", "rate"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """Describes a metric of one device.
+    """Holds one reading of a metric of one device, before it is converted to a measurement.
 
     ``together`` says how those of several devices are combined: ``sum`` or ``max``.
     """
@@ -65,12 +67,15 @@ class Raw:
 
     @property
     def usable(self) -> bool:
-        """Returns False for -1 and for all bits set, which a missing sensor often returns."""
+        """True if the value is a finite number from 0 on and below 2**63.
+
+        A missing sensor often returns -1, or all bits set.
+        """
         return math.isfinite(self.value) and 0 <= self.value < 2**63
 
 
 def measurements(readings: Iterable[Raw]) -> list[Measurement]:
-    """Returns the measurements of the whole node, followed by those of each device."""
+    """Converts readings to measurements: first those of the whole node, then those of each device."""
     usable_readings = [reading for reading in readings if reading.usable]
     return [
         *_combined_measurements(usable_readings),
@@ -79,7 +84,7 @@ def measurements(readings: Iterable[Raw]) -> list[Measurement]:
 
 
 def of_workload(readings: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
-    """Returns the readings of one workload's devices, combined as if they were one device."""
+    """Returns the measurements of one workload: the readings of its devices, combined as if they were one device."""
     return _combined_measurements([reading for reading in readings if reading.usable and reading.device_id in devices])
 
 
@@ -102,7 +107,10 @@ def _combined_measurements(all_readings: Sequence[Raw]) -> list[Measurement]:
 
 
 def _measurement_of(reading: Raw, device_id: DeviceId | None) -> Measurement:
-    """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
+    """Converts a reading to a measurement. If the value of a gauge is above its capacity, the capacity is raised.
+
+    Power is above its capacity for moments.
+    """
     capacity = (
         reading.capacity
         if reading.capacity is not None and math.isfinite(reading.capacity) and reading.capacity > 0
@@ -144,7 +152,7 @@ class ScannedDevice:
 
 
 class TreeHook(PluginHook):
-    """Configures a workload by the plugin, also for a diagnosis.
+    """The lifecycle hook of sysfs plugins: returns a workload's configuration before its creation, or for a diagnosis.
 
     Nothing is taken, so that a diagnosis only needs existing devices.
     """
@@ -194,13 +202,13 @@ class TreePlugin(AbstractComputePlugin):
             executor.shutdown(wait=False, cancel_futures=True)
 
     async def reading(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in the plugin's thread."""
+        """Runs a blocking function in the plugin's thread, and returns its result."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _scan_unmasked(self) -> list[ScannedDevice]:
-        """Scans devices, and returns them without the masked devices and with the vanished devices."""
+        """Scans the devices, leaves out the masked ones, and adds earlier devices that have vanished, as unhealthy."""
         masked_ids = set(self.roots.device_mask)
         present_devices = {
             candidate.device.device_id: candidate
@@ -219,8 +227,10 @@ class TreePlugin(AbstractComputePlugin):
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns device nodes, their groups, and the plugin's own configuration. Raises CreationDeferred if a device
-        of the allocation cannot be used now."""
+        """Returns a workload's configuration: the device nodes, the groups of the nodes, and the plugin's additions.
+
+        Raises CreationDeferred if a device of the allocation cannot be used now.
+        """
         return await self.configuration(workload, device_alloc)
 
     def create_lifecycle_hook(
@@ -231,7 +241,10 @@ class TreePlugin(AbstractComputePlugin):
     async def configuration(
         self, workload: Workload, device_alloc: DeviceAllocation, *, is_diagnostic: bool = False
     ) -> WorkloadConfig:
-        """Returns the same as :meth:`configure`, with ``is_diagnostic`` also for devices that have failed."""
+        """Returns the configuration of a workload, like :meth:`configure`.
+
+        With ``is_diagnostic`` also for devices that have failed.
+        """
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return WorkloadConfig()
@@ -270,7 +283,7 @@ class TreePlugin(AbstractComputePlugin):
         return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=details)
 
     async def _readings(self, round_time: float) -> Sequence[Raw]:
-        """Returns the readings of the devices as listed last. The devices are read once for one ``round_time``."""
+        """Returns the readings of all listed devices. Reads the devices only once for each ``round_time``."""
 
         def measure_devices() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != round_time:
@@ -307,7 +320,7 @@ def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
 
 
 def distinct(serial_pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Maps the places of devices to ids.
+    """Returns a unique id for each device, by the device's place.
 
     The id is the serial number, or the place if two devices share a serial number.
     """

@@ -58,7 +58,10 @@ def pci_at(tree: Tree, address: str) -> PciDevice | None:
 
 
 def link_kind(device: PciDevice, peer: PciDevice) -> LinkKind:
-    """Returns the closest path from one device to the other. Two devices below one bridge meet in a switch."""
+    """Returns the kind of the shortest connection between two PCI devices: switch, root port, NUMA node or system.
+
+    Two devices meet in a switch if they share more than the first bridge.
+    """
     shared_bridge_count = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.bridges, peer.bridges, strict=False))
     )
@@ -71,7 +74,7 @@ def link_kind(device: PciDevice, peer: PciDevice) -> LinkKind:
 
 
 def links_of(device_id: DeviceId, device_places: Mapping[DeviceId, PciDevice]) -> tuple[DeviceLink, ...]:
-    """Returns links of one device to every other whose place in the PCI tree is known."""
+    """Returns the links from one device to every other device whose place in the PCI tree is known."""
     own_place = device_places.get(device_id)
     if own_place is None:
         return ()

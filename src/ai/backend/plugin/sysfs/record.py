@@ -1,7 +1,8 @@
-"""Records everything that a plugin reads on this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 >
-gaudi2.tree``.
+"""Records everything that a sysfs plugin reads on this machine, for tests on other machines.
 
-The recording holds exactly what the plugin read, with serial numbers; read it before you give it away."""
+Usage: ``python -m ai.backend.plugin.sysfs.record gaudi2 > gaudi2.tree``. The recording holds exactly what the plugin
+read, with serial numbers; read it before you give it away.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ from ai.backend.plugin.sysfs.tree import RecordingTree
 
 
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
-    """Returns the plugin of an entry point, or of ``package.module:Class``. Raises PluginError: it reads no sysfs, or
-    its settings are wrong; Exception: anything that importing it raises."""
+    """Loads and makes the sysfs plugin of an entry point, or of ``package.module:Class``.
+
+    Raises PluginError: it reads no sysfs, or its settings are wrong; Exception: anything that importing it raises.
+    """
     entry_points_found = {entry_point.name: entry_point.value for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
     plugin = make_plugin(load_plugin(entry_points_found.get(name, name)), settings)
     if not isinstance(plugin, TreePlugin):
@@ -35,7 +38,7 @@ def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
 
 
 async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
-    """Makes the plugin do everything that it does with real devices, and returns the lines of the recording."""
+    """Calls every method of the plugin that reads devices, and returns the lines of the recording."""
     tree = plugin.tree = RecordingTree(plugin.roots.sysfs_root, plugin.roots.dev_root)
     await plugin.init()
     try:

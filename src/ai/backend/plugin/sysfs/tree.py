@@ -47,13 +47,16 @@ class Tree:
         self._bases = {top_folder: os.path.realpath(root_path) for top_folder, root_path in self._roots.items()}
 
     def _real(self, path: str) -> Path:
-        """Returns the real path of a path of the node; only paths below /sys and /dev are replaced."""
+        """Returns the path at which a path of the node is really read; other roots replace only /sys and /dev."""
         _, tree_root, *relative = PurePosixPath(path).parts
         return self._roots[tree_root].joinpath(*relative) if tree_root in self._roots else Path(path)
 
     def read(self, path: str) -> str:
-        """Returns the text of an attribute without white space around it. Raises Missing: there is no such file;
-        Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error."""
+        """Returns the text of an attribute without white space around it.
+
+        Raises Missing: there is no such file; Unreadable: it is no regular file, larger than :data:`LIMIT`, or
+        the driver answers with an error.
+        """
         real_path = self._real(path)
         try:
             if not stat.S_ISREG(real_path.stat().st_mode):
@@ -80,7 +83,7 @@ class Tree:
             return None
 
     def value(self, path: str) -> float | None:
-        """Reads an attribute like :meth:`number`. Returns None if that fails."""
+        """Reads an attribute as a number, like :meth:`number`. Returns None if that fails."""
         try:
             return self.number(path)
         except (Missing, Unreadable):
@@ -130,7 +133,7 @@ class Tree:
         return real_path
 
     def group(self, path: str) -> int | None:
-        """Returns the group that may use a device node if not everybody may.
+        """Returns the id of the group that may use a device node, unless everybody may use the node.
 
         Returns None for root's group or a missing node.
         """
@@ -156,8 +159,11 @@ def natural_sort_key(text: str) -> list[tuple[int, int, str]]:
 
 
 def unpack(text: str, root: Path) -> None:
-    """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that was unreadable becomes a
-    link to a file that answers EIO. Raises InvalidInput for a malformed line, or a path not below /sys or /dev."""
+    """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``.
+
+    An attribute that was unreadable becomes a link to a file that answers EIO. Raises InvalidInput for a
+    malformed line, or a path not below /sys or /dev.
+    """
     for line_number, line in enumerate(text.splitlines(), 1):
         line = line.rstrip()
         if not line or line.startswith("#"):
@@ -192,7 +198,10 @@ def _split_line(line: str) -> tuple[str, str, str]:
 
 
 class RecordingTree(Tree):
-    """Records every path that is read. :meth:`recorded` yields everything that a plugin needs to run again."""
+    """A tree that remembers every path that is read; :meth:`recorded` yields a recording of these paths.
+
+    The recording has everything that a plugin needs to run again.
+    """
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         super().__init__(sys, dev)
@@ -203,7 +212,7 @@ class RecordingTree(Tree):
         return super()._real(path)
 
     def recorded(self) -> Iterator[str]:
-        """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
+        """Yields the lines of the recording: each existing path that was read, and each link on the way to a path."""
         line_by_path: dict[str, str] = {}
         for path in self._paths:
             self._record_path(path, line_by_path, depth=0)
@@ -213,7 +222,7 @@ class RecordingTree(Tree):
                 yield line_by_path[path]
 
     def _record_path(self, path: str, line_by_path: dict[str, str], depth: int) -> None:
-        """Records a path. Each link on the way is a line of its own, followed by the path to which it leads."""
+        """Adds the lines for one path to ``line_by_path``: one for each link on the way, and one for the final path."""
         path_parts = path.strip("/").split("/")
         for part_count in range(2, len(path_parts) + 1):
             path_prefix = "/" + "/".join(path_parts[:part_count])

@@ -50,7 +50,10 @@ def session_request(owner: Account = ACCOUNT, hostile_text: str = "python:3.11")
 
 
 async def _answer(hook_call: Awaitable[T]) -> T | None:
-    """Returns the answer of a plugin. Returns None for a denial, which must have a text."""
+    """Returns the answer of a plugin's method; None if the plugin denies the request.
+
+    Fails the test if the denial has no text.
+    """
     try:
         return await hook_call
     except HookDenied as denial:

@@ -58,15 +58,17 @@ _FAULTY_STATUSES = ("offline", "unavailable")
 
 
 class LegacySettings(BaseModel):
-    """The plugin's own settings; ``local-config`` is what it sees of an agent's configuration."""
+    """The settings of a v1 plugin. Their table ``local-config`` is the agent's configuration as the plugin sees it."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class LegacyPluginAdapter(AbstractComputePlugin):
-    """Represents the base of adapters of v1 plugins. Each class of v1 plugins has a subclass, see :func:`adapter_of`.
-    ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
-    (decision 0057), and settings are read when it starts.
+    """Makes a v1 plugin usable as a plugin of the present interface.
+
+    Each class of v1 plugins has a subclass, see :func:`adapter_of`. ``restore_from_container`` and
+    ``update_plugin_config`` are never called: the agent knows what its workloads hold (decision 0057), and settings are
+    read when it starts.
     """
 
     v1_class: ClassVar[type[V1Plugin]]
@@ -151,8 +153,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return require_mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
-        """Returns the reason why all devices count as faulty, or None. A v1 plugin does not report the health of one
-        device.
+        """Returns the reason why all devices of the plugin count as faulty; None if they do not.
+
+        A v1 plugin does not report the health of one device.
         """
         try:
             hardware_metadata = await self._hardware()
@@ -184,8 +187,10 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         ]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
-        InvalidResponse where it says more than its alloc map has."""
+        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices.
+
+        Raises InvalidResponse where it says more than its alloc map has.
+        """
         reported_amounts = require_mapping("", await ask(self.v1, "available_slots"))
         devices = await self.list_devices()
         device_amounts: dict[SlotName, Decimal] = {}
@@ -217,8 +222,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         hint: AffinityHint,
         eligible: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        """Allocates devices by a v1 alloc map. Ineligible devices are shown to it as taken, since v1 knows no eligible
-        ones. It gets no hint.
+        """Chooses devices for a request by a v1 alloc map, and returns them.
+
+        Ineligible devices are shown to the map as taken, since v1 knows no eligible ones. The map gets no hint.
         """
         del hint
         v1_map.clear()
@@ -248,8 +254,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return LegacyHook(workload, device_alloc, context, self)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Returns the devices of an allocation with the data of the plugin. A device that the plugin leaves out has
-        only a model.
+        """Returns the devices of an allocation with the data of the plugin.
+
+        A device that the plugin leaves out has only a model.
         """
         if not device_alloc.slots:
             return ()

@@ -241,7 +241,10 @@ def _setter_of(attribute: str, parse: Callable[[object, str], Any]) -> Callable[
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """Translates an argument of Docker. ``becomes`` is its row in docs/reference/accelerators/legacy.md."""
+    """Describes how one argument of Docker is translated.
+
+    ``becomes`` is its row in docs/reference/accelerators/legacy.md.
+    """
 
     read: Callable[[DockerArguments, object, str], None]
     becomes: str

@@ -31,7 +31,10 @@ _FILES_FOLDER = "backendai-v1"
 
 
 class NoDocker:
-    """Stands in for the ``docker`` of ``generate_docker_args``: there is no container engine."""
+    """Passed to ``generate_docker_args`` of v1 plugins as the Docker client. Every access raises CreationDenied.
+
+    There is no container engine.
+    """
 
     def __init__(self, plugin: str) -> None:
         self._plugin = plugin
@@ -94,7 +97,10 @@ class LegacyHook(PluginHook):
         return require_collection(method, await ask(self._plugin.v1, method, *arguments))
 
     async def _generated_mounts(self, plugin: object, held_amounts: Any) -> Sequence[MountInfo]:
-        """Returns the plugin's mounts; it may write into a directory of this kernel."""
+        """Returns the mounts that the v1 plugin generates for this kernel.
+
+        The plugin may write into a directory of this kernel.
+        """
         await asyncio.to_thread(_make_own_directory, self._files_folder)
         mounts = require_collection(
             "generate_mounts", await ask(plugin, "generate_mounts", self._files_folder, held_amounts)
@@ -135,7 +141,7 @@ def _mount_of(mount_info: MountInfo) -> Mount:
 
 
 def _distro() -> str:
-    """Returns the distribution of the host in the form of v1, such as ``ubuntu22.04``. It is not the image's."""
+    """Returns the Linux distribution of the host (not of the image) in the form of v1, such as ``ubuntu22.04``."""
     try:
         release_lines = _OS_RELEASE.read_text().splitlines()
     except OSError:

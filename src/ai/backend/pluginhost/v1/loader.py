@@ -57,8 +57,10 @@ def install() -> None:
 
 
 def load_any_version(reference: str) -> type[AbstractComputePlugin]:
-    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter. Raises PluginError,
-    Exception: as :func:`load_plugin`."""
+    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter.
+
+    Raises PluginError, Exception: as :func:`load_plugin`.
+    """
     install()
     return load_plugin(reference, adapt=adapt_class)
 

@@ -39,8 +39,9 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
 
 
 def to_decimal(value: object, description: str) -> Decimal:
-    """Returns a finite Decimal unchanged, and a whole number of any type as Decimal. Raises InvalidResponse for any
-    other value; ``description`` names the value.
+    """Returns a finite Decimal unchanged, and a whole number of any type as Decimal.
+
+    Raises InvalidResponse for any other value; ``description`` names the value.
     """
     match value:
         case bool():
@@ -61,8 +62,10 @@ class V1CallFailed(Exception):
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:
-    """Calls a method of a v1 plugin, and awaits a coroutine. Raises CreationDenied if the plugin used a missing
-    feature, V1CallFailed for anything else that it raised."""
+    """Calls a method of a v1 plugin, awaits the result if the method is a coroutine, and returns the result.
+
+    Raises CreationDenied if the plugin used a missing feature, V1CallFailed for anything else that it raised.
+    """
     try:
         answer = getattr(plugin, method)(*arguments)
         return await answer if inspect.isawaitable(answer) else answer
@@ -76,8 +79,9 @@ _CONFIG_SECTIONS = ("agent", "container", "resource", "debug", "plugins", "conta
 
 
 class LocalConfig(dict[str, Any]):
-    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. Access to a
-    missing key raises KeyError with the key's whole name.
+    """The agent's configuration as a v1 plugin gets it: only the table ``local-config`` of the plugin's settings.
+
+    Access to a missing key raises KeyError with the key's whole name.
     """
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
@@ -95,8 +99,10 @@ class LocalConfig(dict[str, Any]):
 
 
 def settings_as_texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
-    for."""
+    """Converts settings to texts, as v1 plugins read them from etcd.
+
+    Raises InvalidInput for a value that has no text.
+    """
     text_by_key: dict[str, Any] = {}
     for key, value in values.items():
         match value:
@@ -129,8 +135,10 @@ _hook_metrics: set[str] = set()
 
 
 def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
-    """Converts a value of a v1 metric to a measurement. Returns None for a metric that only a hook of the plugin can
-    read. Raises InvalidResponse: it is no measurement.
+    """Converts a value of a v1 metric to a measurement.
+
+    Returns None for a metric that only a hook of the plugin can read. Raises InvalidResponse: it is no
+    measurement.
     """
     try:
         key, metric_kind = str(metric.key), KINDS[metric.type.name]
@@ -165,8 +173,10 @@ def node_measurements(metrics: Sequence[Any]) -> Iterator[Measurement]:
 
 
 def keyed_measurements(metrics: Sequence[Any], field_name: str) -> Iterator[tuple[Any, Measurement]]:
-    """Yields ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises
-    InvalidResponse."""
+    """Yields each measurement of ``per_container`` or ``per_process`` with the id of its container or process.
+
+    Raises InvalidResponse.
+    """
     for metric in metrics:
         for owner_id, value in _entries_of(metric, field_name):
             if (keyed_measurement := measurement(metric, value)) is not None:

@@ -20,7 +20,10 @@ _MAX_JSON_BYTES = 16 << 20
 
 
 class RewrittenArchive(msgspec.Struct, frozen=True):
-    """Describes a rewritten archive. ``digest``: the configuration's, the image's id; ``size_bytes``: the layers'."""
+    """Describes a rewritten archive by the digest of its configuration, the size of its layers, and its labels.
+
+    ``digest``: also the image's id; ``size_bytes``: the layers'.
+    """
 
     digest: str
     size_bytes: int
@@ -30,8 +33,11 @@ class RewrittenArchive(msgspec.Struct, frozen=True):
 def rewrite(
     source_archive: Path, target_archive: Path, image_name: str, config: Mapping[str, Any], is_compressed: bool
 ) -> RewrittenArchive:
-    """Copies the layers of the only image of an archive into an archive with a new name and with ``config``. The
-    container's own configuration is not copied. Raises WorkloadError if it is no archive of an image, OSError.
+    """Writes a new image archive with the layers of ``source_archive``, another name, and the configuration ``config``.
+
+    The source has only one image. The container's own configuration is not copied. Raises WorkloadError if it is no
+    archive
+    of an image, OSError.
     """
     try:
         return _rewrite_archive(source_archive, target_archive, image_name, config, is_compressed)
@@ -73,7 +79,10 @@ def _rewrite_archive(
 
 
 def _find_member(tar: tarfile.TarFile, member_name: str) -> tarfile.TarInfo:
-    """Returns a file's entry in the archive. Engines write a repeated layer as a link to its first place."""
+    """Returns the archive entry of a file, and follows a link to the entry that has the content.
+
+    Engines write a repeated layer as a link to its first place.
+    """
     try:
         member = tar.getmember(member_name)
         if member.issym() or member.islnk():

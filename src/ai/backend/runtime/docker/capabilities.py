@@ -55,7 +55,10 @@ def why_unfit(engine_url: str, engine_info: Mapping[str, Any]) -> str:
 
 
 def describe(engine_facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays: str = "") -> RuntimeInfo:
-    """Describes the runtime (docs/reference/docker-runtime). ``no_overlays``: why networks cannot span nodes."""
+    """Returns the description (``RuntimeInfo``) of the Docker runtime on this node: its tier, limits and capabilities.
+
+    See docs/reference/docker-runtime. ``no_overlays``: why networks cannot span nodes.
+    """
     enforced, watched, not_enforced = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     is_root = os.geteuid() == 0
     network_mode = settings.network if settings.network != "auto" else engine_facts.network

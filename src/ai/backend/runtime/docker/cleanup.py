@@ -27,7 +27,10 @@ REMOVED_LAST_NAMES = frozenset({"record.json", "removing"})
 
 
 async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey) -> None:
-    """Removes all traces of a workload's failed or interrupted creation, except an earlier home."""
+    """Removes everything that a failed or interrupted creation of a workload left, except an earlier home.
+
+    An earlier home is one that the creation did not make.
+    """
     record = await asyncio.to_thread(folder.record)
     keep_home = record is None or not record.made_home
     if record is not None:
@@ -39,7 +42,10 @@ async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder
 async def erase(
     engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey, *, keeps_home: bool
 ) -> None:
-    """Removes a workload's container and files. The record is removed last, as the removal starts from the record."""
+    """Removes a workload's container and files, and its home unless ``keeps_home``.
+
+    The record is removed last, as the removal starts from the record.
+    """
     await engine.remove(state.container_name(key))
     crash_point("remove.container")
     await asyncio.to_thread(_erase_files, state, folder, key, keeps_home)

@@ -55,7 +55,7 @@ class Commits:
 
     @property
     def _repository(self) -> str:
-        """Returns the repository of images that exist only while an archive is written."""
+        """Returns the repository name for temporary images, which exist only while an archive is written."""
         return f"{COMMIT_PREFIX}{self._state.instance[:16].lower()}"
 
     @property
@@ -74,7 +74,10 @@ class Commits:
     async def commit(
         self, key: WorkloadKey, container_id: str, image_id: str, request: CommitRequest, tell_progress: TellProgress
     ) -> CommittedImage:
-        """Commits a workload. Raises Conflict if that is in progress; else see :meth:`AbstractRuntime.commit`."""
+        """Commits a workload's root file system as an image or an archive, as :meth:`AbstractRuntime.commit` says.
+
+        Raises Conflict while another commit of the workload is in progress.
+        """
         if key in self._committing:
             raise Conflict("a commit of this session is under way")
         self._committing.add(key)
@@ -208,7 +211,10 @@ def _publish_archive(archive: Path, target_path: Path) -> None:
 
 
 def _archive_name(base_image: Mapping[str, Any], archive_filename: str) -> str:
-    """Returns the name for ``docker load``: the session's image, with the name of the archive as tag."""
+    """Returns the image name inside a committed archive, for ``docker load``.
+
+    It is the session's image, with the name of the archive as tag.
+    """
     tag = re.sub(r"[^\w.-]", "-", archive_filename.removesuffix(".tar.gz"))[:128].lstrip(".-") or "commit"
     for name in base_image.get("RepoTags") or ():
         with suppress(InvalidInput):  # another name may be valid

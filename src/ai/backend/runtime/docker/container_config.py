@@ -1,5 +1,7 @@
-"""Builds the body of the engine's create call from a workload's specification; reads only device nodes and CDI
-specifications."""
+"""Builds the body of the engine's create call from a workload's specification.
+
+Reads only device nodes and CDI specifications.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the features that the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names
-    from the specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI.
+    """Describes the version, the limits and the features that a container engine supports.
+
+    ``cgroups`` is 1 or 2. The engine injects devices by their CDI names from the specifications in ``cdi_directories``,
+    which may hold none; lowest priority first, empty without CDI.
     """
 
     version: str
@@ -43,8 +47,10 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a container's paths on the host and the session's user. ``files``: paths to mount read-only, by target;
-    ``staged``: paths of mounts from beneath a folder, by source."""
+    """Holds the paths on the host that a container uses, and the uid and gid of the session's user.
+
+    ``files``: paths to mount read-only, by target; ``staged``: paths of mounts from beneath a folder, by source.
+    """
 
     home: Path
     channel: Path
@@ -117,11 +123,12 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> tuple[str, ...]:
-    """Returns the networks of a container: first the session's own network or the default one, then the networks that
-    plugins attach.
+    """Returns the networks of a container: the session's own or the default one, and those that plugins attach.
 
-    Without a network (``none``) a container has those of plugins alone, as engines join nothing to it. Raises
-    CreationDenied where it has the host's, to which nothing can be attached.
+    The first is the session's own network or the default one. Without a network (``none``) a container has those of
+    plugins
+    alone, as engines join nothing to it. Raises CreationDenied where it has the host's, to which nothing can be
+    attached.
     """
     default_network = settings.network if settings.network != "auto" else engine_facts.network
     session_network = spec.network.network_id if spec.network is not None else default_network
@@ -221,7 +228,7 @@ def devices(requested_devices: Sequence[DeviceMapping], engine_facts: EngineFact
 
 
 def _volume_mounts(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
-    """Returns memory mounts in place of the image's volumes, which would be directories without a limit."""
+    """Returns tmpfs mounts of limited size for the image's volumes, which would else be directories without a limit."""
     tmpfs_options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
     taken_targets = {HOME, *(mount.target for mount in spec.config.mounts)}
     free_targets = [volume for volume in image.volumes if volume not in taken_targets]
@@ -249,7 +256,10 @@ def _bind_mount(mount: Mount, host_paths: HostPaths) -> dict[str, Any]:
 
 
 def _shared_memory(spec: WorkloadSpec) -> list[dict[str, Any]]:
-    """Returns the mount in place of the engine's own ``/dev/shm``, where a plugin shares memory with the workload."""
+    """Returns the bind mount for ``/dev/shm`` if a plugin shares memory with the workload; else an empty list.
+
+    The mount replaces the engine's own ``/dev/shm``.
+    """
     if spec.config.ipc is None:
         return []
     check_ipc(spec.config.ipc)
@@ -262,7 +272,10 @@ def _describe_bind(source: str, target: str, *, read_only: bool) -> dict[str, An
 
 
 def _seccomp_options(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> list[str]:
-    """Returns the security options for our filter of system calls; none if the engine's own filter applies."""
+    """Returns the engine's security options for this platform's filter of system calls.
+
+    Empty if the engine's own filter applies.
+    """
     if not engine_facts.has_seccomp:
         return []
     if settings.seccomp == "auto" and seccomp.is_supported():

@@ -1,4 +1,4 @@
-"""Creates a workload in an order in which a later start finds and removes what a crash has left at any step.
+"""Creates workloads as containers, step by step, so that a later start can remove the remains of a crash at any step.
 
 Record, home and files; the container; its start. Its runner begins once the directory of its channel is closed to it.
 """
@@ -90,8 +90,9 @@ class Creation(msgspec.Struct, frozen=True):
         return record
 
     async def _check_networks(self) -> None:
-        """Checks that the engine has every network that plugins attach. Raises CreationDenied naming the first that is
-        missing.
+        """Checks that the engine has every network that plugins attach.
+
+        Raises CreationDenied naming the first that is missing.
         """
         plugin_networks = [name for name in self.spec.config.networks if name not in ("none", "host")]
         if not plugin_networks:
@@ -140,7 +141,10 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 def stage(spec: WorkloadSpec, folder: Path) -> Mapping[str, Path]:
-    """Binds paths in folders of sessions to paths of the agent, as the engine follows links. Raises OSError."""
+    """Bind-mounts sources that lie in session folders at paths of the agent, and returns the paths by source.
+
+    The engine would follow links in the sources. Raises OSError.
+    """
     staged_paths: dict[str, Path] = {}
     for mount_number, mount in enumerate(spec.config.mounts):
         if BENEATH not in mount.source:
@@ -171,7 +175,7 @@ def unstage(folder: Path) -> None:
 
 
 async def begin(engine: Engine, container_id: str, folder: DockerFolder, timeout_s: float) -> None:
-    """Closes the channel's directory to the session, and starts the runner. Raises WorkloadError."""
+    """Makes the channel's directory inaccessible to the session, and then starts the runner. Raises WorkloadError."""
     loop = asyncio.get_running_loop()
     deadline, next_inspection = loop.time() + timeout_s, loop.time() + _INSPECT_S
     while not (folder.channel / "shim.sock").exists():
@@ -208,9 +212,11 @@ async def _require_running(engine: Engine, container_id: str) -> None:
 
 
 def seal(channel_folder: Path) -> None:
-    """Makes root the owner of the channel's directory and files, if the agent is root.
+    """Makes root the owner of the channel's directory and files, so that the session cannot change them.
 
-    No link that the container may have made is followed. Raises WorkloadError for anything but a socket and a file.
+    Does nothing if the agent is not root. No link that the container may have made is followed. Raises WorkloadError
+    for
+    anything but a socket and a file.
     """
     if os.geteuid() != 0:
         return

@@ -1,5 +1,7 @@
-"""Writes a new plugin (`backend.ai accelerator new NAME`) from the files under ``skeleton``, which the author's guide
-uses."""
+"""Writes the files of a new plugin (`backend.ai accelerator new NAME`) from the templates under ``skeleton``.
+
+The author's guide uses the same files.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,10 @@ def render(name: str) -> dict[str, str]:
 
 
 def write(name: str, folder: Path) -> list[Path]:
-    """Writes a new plugin into a folder that does not exist yet, or is empty. Raises InvalidInput for a bad name,
-    Conflict if the folder is not empty, OSError if it cannot be written."""
+    """Writes a new plugin into a folder that does not exist yet, or is empty.
+
+    Raises InvalidInput for a bad name, Conflict if the folder is not empty, OSError if it cannot be written.
+    """
     check_name(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Conflict(f"{folder} is not empty; nothing was written")

@@ -42,7 +42,7 @@ class ProgramContext:
 
 
 class Program:
-    """Interprets code. Its globals remain from one run to the next, as in query mode."""
+    """Interprets a small subset of Python in memory. Its globals remain from one run to the next, as in query mode."""
 
     def __init__(self, context: ProgramContext) -> None:
         self._world = context

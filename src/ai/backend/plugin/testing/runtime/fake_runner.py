@@ -134,8 +134,10 @@ class FakeRunner:
         self.emit({**finished_frame, "files": changed_files})
 
     def _cancel_reason(self) -> str | None:
-        """Returns the reason of a cancelled run, which loses its interpreter; None for an interrupt, an exception of
-        the program."""
+        """Returns the reason of a cancelled run, or None if the run was only interrupted.
+
+        A cancelled run loses its interpreter; an interrupt is an exception of the program.
+        """
         if self._cancelled is None:
             self._write("stderr", "KeyboardInterrupt\n")
             return None
@@ -153,8 +155,10 @@ class FakeRunner:
         return await self._run_command(options["exec"]) if options.get("exec") else 0
 
     async def _run_command(self, command: str) -> int:
-        """Runs ``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy
-        language."""
+        """Simulates a shell command, and returns its exit code: ``echo``, ``exit``, ``sleep``, ``*``, or a toy program.
+
+        ``*`` is main.py of the home; any other command is a program of the toy language.
+        """
         command_name, _, command_argument = command.partition(" ")
         match command_name:
             case "echo":
@@ -179,7 +183,7 @@ class FakeRunner:
         self.emit({"t": "reply", "req": frame["req"], "ok": False, "error": {"type": kind, "message": message}})
 
     def _locate(self, path: str) -> str | None:
-        """Returns the absolute path. Returns None if the path leaves the home directory."""
+        """Returns the absolute path for a path in the home directory; None if the path leaves the home directory."""
         path_parts: list[str] = []
         for path_part in (path if path.startswith("/") else f"{HOME}/{path}").split("/"):
             if path_part == "..":

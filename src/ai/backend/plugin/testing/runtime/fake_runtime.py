@@ -55,7 +55,10 @@ class FakeBehaviour:
 
 @dataclass(slots=True)
 class _Workload:
-    """Holds a workload with its runner and the bounded memory of its shim."""
+    """Holds the state of one workload of the fake runtime, with its runner and its stored frames.
+
+    The memory of stored frames is bounded, as that of a shim.
+    """
 
     spec: WorkloadSpec
     workload_id: str

@@ -41,7 +41,10 @@ class Talk:
                 self._news.notify_all()
 
     async def until(self, is_wanted: Callable[[Frame], bool], description: str = "frame") -> Frame:
-        """Waits for a matching frame, and returns the first match, also among the frames that were already read."""
+        """Waits for a frame that satisfies a condition, and returns the first such frame.
+
+        Frames that were already read count too.
+        """
         try:
             async with asyncio.timeout(self._patience_s), self._news:
                 await self._news.wait_for(lambda: self.is_over or any(map(is_wanted, self.frames)))
@@ -139,7 +142,7 @@ class RuntimeSuite:
         return WorkloadSpec(key=key, session_id=SessionId(uuid4()), image=self.image, **changes)
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
-        """Opens a dialogue with a workload. The dialogue is closed after the test."""
+        """Opens the channel to a workload as a dialogue (:class:`Talk`), which is closed after the test."""
         dialogue = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
         dialogue.key = key
         self.talks.append(dialogue)

@@ -76,7 +76,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
 
     @pytest.fixture
     async def inside(self, volume: AbstractVolume, folder: VFolderId) -> Path:
-        """Returns the path at which a session sees the folder."""
+        """Returns the path at which a session sees a folder of the volume."""
         return await volume.mount_path(folder, TOP)
 
     # Volume and scopes
@@ -411,7 +411,7 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
 
 
 def _reported_size(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
-    """Returns the number of entries right below a directory, as an archive has them."""
+    """Returns the number of entries directly below a directory, counted from the volume's ``open_tree``."""
     depth = len(parse_path(path).parts) + 1
     with volume.open_tree(folder, [parse_path(path)]) as entries:
         return sum(len(entry.path.parts) == depth for entry in entries)

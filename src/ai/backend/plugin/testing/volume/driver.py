@@ -54,7 +54,10 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
 
 
 def has_no_entry_named(name: str, top_path: Path) -> bool:
-    """Returns True if no entry has the name at any depth; find(1) fails where a tree changes under it."""
+    """True if no entry at any depth below ``top_path`` has the name.
+
+    False also if find(1) fails, as it does where a tree changes under it.
+    """
     search = subprocess.run(["find", top_path, "-name", name, "-print", "-quit"], capture_output=True, check=False)
     return search.returncode == 0 and not search.stdout
 
@@ -152,7 +155,7 @@ class TreeModel:
         return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
 
     def refusal(self, operation: str, path: str = "", *other_arguments: Any) -> type[BackendError] | None:
-        """Returns the error that the volume must raise. Returns None if the operation must succeed."""
+        """Returns the error that the volume must raise for an operation; None if the operation must succeed."""
         if operation in ("clone", "archive"):
             return None
         if operation == "put":

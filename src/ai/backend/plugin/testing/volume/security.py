@@ -173,7 +173,7 @@ class VolumeSecurityContract:
     async def test_room_is_counted_as_it_is_taken(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        """Usage counts space reserved beyond a file's size, and not a punched hole."""
+        """The usage of a folder counts disk space reserved beyond a file's size, and does not count a punched hole."""
         file_fd = os.open(inside / "file", os.O_CREAT | os.O_RDWR)
         try:
             if _fallocate(file_fd, 0x01, 2 << 20) != 0:  # KEEP_SIZE
@@ -197,7 +197,7 @@ def _fallocate(file_fd: int, mode: int, size_bytes: int) -> int:
 
 @contextmanager
 def _swapping(inside: Path) -> Iterator[None]:
-    """Exchanges ``real`` and ``trap`` repeatedly under the name ``at``."""
+    """Renames ``real`` and ``trap`` by turns to ``at`` and back, in a thread, while the context is open."""
     stop_event = threading.Event()
 
     def swap_repeatedly() -> None:

@@ -41,7 +41,7 @@ class DeviceSlotInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class AffinityHint:
-    """Represents the hint of the published agent. Alloc maps get None in its place."""
+    """The class of affinity hints of v1, for annotations in plugins. Alloc maps get None instead of a hint."""
 
     devices: Any
     affinity_map: Any
@@ -78,7 +78,7 @@ class AbstractAllocMap(ABC):
     def get_current_allocations(
         self, affinity_hint: AffinityHint | None, slot_name: SlotName
     ) -> list[tuple[DeviceId, Decimal]]:
-        """Lists the devices of a slot with their allocated amounts, those with the most remaining first."""
+        """Lists the devices of a slot with their allocated amounts, sorted by the remaining amount, largest first."""
         del affinity_hint
         amount_of_device = self.allocations.get(slot_name, {})
         return sorted(
@@ -86,7 +86,7 @@ class AbstractAllocMap(ABC):
         )
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
-        """Does nothing: no hint is passed."""
+        """Does nothing. In v1 this method updates the affinity hint, and this platform passes no hint."""
 
     @abstractmethod
     def allocate(
@@ -155,8 +155,9 @@ class DiscretePropertyAllocMap(_StockAllocMap):
 
 
 class FractionAllocMap(_StockAllocMap):
-    """Allocates shares of devices. A share is never split over devices that could hold it, whatever
-    ``enforce_physical_continuity`` says.
+    """Allocates shares of devices, and does not split a share that one device can hold.
+
+    This holds whatever ``enforce_physical_continuity`` says.
     """
 
     kind = "fractional"
@@ -174,7 +175,7 @@ def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
 
 
 def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
-    """Refuses a request for slots that exclude each other. Raises InvalidResourceCombination."""
+    """Raises InvalidResourceCombination if a request has two slots that exclude each other."""
     exclusive_slots = sorted(slot for slot in slots if is_exclusive(slot, patterns))
     if len(exclusive_slots) > 1:
         raise InvalidResourceCombination(f"{exclusive_slots[0]} and {exclusive_slots[1]} cannot be had together")
@@ -189,8 +190,11 @@ def slot_type(kind: object, slot: str) -> SlotType:
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
-    """Returns the slot of each device of a map. The quantum of counts is the map's, if it has one; else 1, or 0.01 if
-    any amount is no whole number. Raises InvalidResponse: something in the map is not of its type."""
+    """Converts the devices of a v1 alloc map to the slot (name, type, amount and quantum) of each device.
+
+    The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number. Raises
+    InvalidResponse: something in the map is not of its type.
+    """
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
     for device, slot_info in alloc_map.device_slots.items():
         description = f"create_alloc_map: the amount of {device!r:.64}"

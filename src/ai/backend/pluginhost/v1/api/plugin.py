@@ -82,7 +82,7 @@ class AbstractPlugin(ABC):  # noqa: B024  # what is abstract differs by kind of 
     async def cleanup(self) -> None: ...
 
     async def update_plugin_config(self, plugin_config: Mapping[str, Any]) -> None:
-        """Does nothing, is never called: settings are read when the agent starts."""
+        """Replaces the settings. The agent never calls this method: it reads settings when it starts."""
         self.plugin_config = plugin_config
 
 
@@ -131,7 +131,10 @@ class AbstractComputePlugin(AbstractPlugin):
         return {}
 
     async def restore_from_container(self, container: Container, alloc_map: AbstractAllocMap) -> None:
-        """Is never called: the agent keeps the accounts itself."""
+        """Does nothing, and is never called: the agent itself stores the allocations of workloads.
+
+        In v1 this method restores the allocations of a container.
+        """
 
     async def get_attached_devices(self, device_alloc: DeviceAllocation) -> Sequence[DeviceModelInfo]:
         return []

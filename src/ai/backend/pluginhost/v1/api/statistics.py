@@ -68,7 +68,10 @@ class ProcessMeasurement:
 
 
 class StatContext:
-    """The published class with ``mode`` alone; other attributes are refused by their names."""
+    """The class of v1 that is passed to methods that measure. It has only ``mode``; other attributes raise PluginError.
+
+    The error names the attribute.
+    """
 
     mode = StatModes.CGROUP
 

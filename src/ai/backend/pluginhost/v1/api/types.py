@@ -61,7 +61,7 @@ class BinarySize(slots.BinarySize):
         return cls.parse(text)
 
     def __format__(self, unit: str) -> str:
-        """Formats in the shortest exact text (``s`` or nothing), in a unit (its letter), or as a whole number."""
+        """Formats the size in a unit (``k`` to ``e``), as the shortest exact text (``s`` or nothing) or an integer."""
         if unit in ("", "s"):
             return str(self)
         if unit in tuple("kmgtpe"):

@@ -63,7 +63,7 @@ async def the_alloc_map_covers_the_slots(subject: Subject) -> None:
 
 @CHECKS.add("decision 0022")
 async def the_manager_map_and_the_agent_map_agree(subject: Subject) -> None:
-    """The map that the manager plans with gives the same devices for the same requests."""
+    """The alloc map of the manager and that of the agent give the same devices for the same requests."""
     devices = await subject.devices()
     spec = _new_map_spec(subject, devices)
     if spec is None:

@@ -62,7 +62,7 @@ async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> No
 
 @CHECKS.add("accelerator v2, Options of a session", needs_start=False)
 async def options_have_a_schema(subject: Subject) -> None:
-    """The options of a session are described by a JSON Schema by which the manager can judge them."""
+    """The options of a session have a valid JSON Schema, by which the manager checks them."""
     schema = subject.plugin.options_schema()
     if schema is None:
         raise NotApplicable("it takes no options")

@@ -37,7 +37,7 @@ _LISTING_METHODS = ("list_devices", "configurable_slots", "available_slots", "va
 
 @CHECKS.add(_HOOKS_SOURCE, is_basic=True)
 async def pre_create_gives_a_usable_config(subject: Subject) -> None:
-    """The agent takes the WorkloadConfig as it is."""
+    """The configuration (``WorkloadConfig``) that ``pre_create`` returns is valid for the agent."""
     await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
 
 
@@ -89,7 +89,7 @@ def _differing_fields(first_config: WorkloadConfig, second_config: WorkloadConfi
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> None:
-    """Each call of a lifecycle hook works twice in a row, each on a hook of its own."""
+    """Each method of a lifecycle hook works a second time when it is called on another hook object."""
     allocation, state = await subject.an_allocation(), ManagedState()
     for hook_method in HOOKS:
         for _ in range(2):
@@ -117,7 +117,7 @@ async def the_managed_state_is_small_json(subject: Subject) -> None:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def the_end_is_safe_without_a_beginning(subject: Subject) -> None:
-    """``post_terminate`` works where ``pre_create`` died before its first effect."""
+    """``post_terminate`` works for a workload whose ``pre_create`` was never called."""
     await subject.hook("post_terminate", await subject.an_allocation(), ManagedState())
 
 
@@ -204,7 +204,7 @@ async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def workloads_do_not_mix(subject: Subject) -> None:
-    """Hooks of two kernels at once give what each gives alone."""
+    """The hooks of two kernels that run at once give the same results as each hook alone."""
     request = await subject.a_request()
     alloc_map = await subject.call("create_alloc_map")
     allocations = []
@@ -244,7 +244,7 @@ async def workloads_do_not_mix(subject: Subject) -> None:
 
 
 def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
-    """Maps the fields of a config, and the keys of its maps, to values.
+    """Returns the values of a configuration by field name, and by key within fields that are maps.
 
     Some values, such as tokens, may be new each time.
     """
@@ -261,7 +261,7 @@ def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
 
 @CHECKS.add(_HOOKS_SOURCE)
 async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
-    """A workload that holds no device is not configured, and shows none."""
+    """A workload without devices gets an empty configuration and an empty list of attached devices."""
     config = await subject.hook("pre_create", DeviceAllocation(), ManagedState())
     expect(config == WorkloadConfig(), f"a workload that holds nothing gets {format_value(config)}")
     attached_devices = list(await subject.call("alloc_to_devices", DeviceAllocation()))
@@ -286,7 +286,10 @@ async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None
 
 @CHECKS.add("decision 0621")
 async def a_diagnosis_takes_nothing(subject: Subject) -> None:
-    """A workload that diagnoses devices of another one sees them; these are prepared and offered as before."""
+    """A diagnosis of a workload's devices changes neither the listed devices nor the workload's configuration.
+
+    Every hook call of the diagnosing workload succeeds.
+    """
     if not subject.plugin.capabilities.diagnosable:
         raise NotApplicable("the plugin shows no devices for a diagnosis")
     allocation, state, diagnosis_state = await subject.an_allocation(), ManagedState(), ManagedState()
@@ -324,8 +327,10 @@ async def _call_everything(subject: Subject) -> None:
 
 @CHECKS.add("accelerator v2, The contract: host processes")
 async def calls_leave_the_event_loop_free(subject: Subject) -> None:
-    """A plugin that does not say that it is ``blocking`` never holds the event loop for long. The best of three rounds
-    counts: a busy machine is not the plugin's fault."""
+    """A plugin that does not say that it is ``blocking`` never holds the event loop for long.
+
+    The best of three rounds counts: a busy machine is not the plugin's fault.
+    """
     if subject.plugin.capabilities.blocking:
         raise NotApplicable("the plugin is blocking, and so has a process of its own")
     best_s_by_method: dict[str, float] = {}
@@ -358,8 +363,7 @@ async def calls_may_overlap(subject: Subject) -> None:
 
 
 def _stable_part(method: str, answer: object) -> object:
-    """Returns an answer of a plugin without the parts that change by themselves: health, and totals that
-    depend on it."""
+    """Returns an answer of a plugin without the parts that may change between calls: health, and totals by health."""
     if method == "list_devices":
         return [(device.device_id, device.slots) for device in answer]  # type: ignore[attr-defined]  # settled to devices
     return None if method == "available_slots" else answer

@@ -96,5 +96,5 @@ async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> No
 
 @CHECKS.add("spec 00, get_node_info")
 async def node_info_is_text(subject: Subject) -> None:
-    """Versions and facts for people, of moderate length."""
+    """The versions and facts of the node (``get_node_info``) are texts for people, of moderate length."""
     await subject.call_validated("get_node_info", responses.validate_node_info)

@@ -60,7 +60,7 @@ async def power_can_be_controlled(subject: Subject) -> None:
 
 @CHECKS.add(_POWER_SOURCE, power="power_controllable", changes_devices=True)
 async def a_device_in_use_stays_on(subject: Subject) -> None:
-    """While a workload holds it, a device is neither switched off nor reset."""
+    """A device that a workload holds is neither switched off nor reset."""
     allocation, state = await subject.an_allocation(), ManagedState()
     await subject.hook("pre_create", allocation, state)
     try:
@@ -75,7 +75,7 @@ async def a_device_in_use_stays_on(subject: Subject) -> None:
 
 @CHECKS.add("accelerator v2, Programmable", power="programmable", changes_devices=True)
 async def images_are_loaded(subject: Subject) -> None:
-    """An image that does not fit is refused and changes nothing; one that fits is what is loaded, also twice."""
+    """A wrong image is refused and changes nothing; a right image is the loaded one, also after a second load."""
     device = (await subject.a_device()).device_id
     image_before = await subject.call("programmed_image", device)
     await subject.call_refused(
@@ -94,7 +94,7 @@ async def images_are_loaded(subject: Subject) -> None:
 
 @CHECKS.add("accelerator v2, Attachable", power="attachable", changes_devices=True)
 async def devices_are_attached_and_detached(subject: Subject) -> None:
-    """An attached device is listed, a detached one is not, each call may be repeated; one in use stays."""
+    """An attached device is listed, a detached one is not; each call may be repeated; one in use stays attached."""
     attachable_ids = await subject.call("attachable_devices")
     listed_ids = {listed_device.device_id for listed_device in await subject.devices()}
     expect(not listed_ids & set(attachable_ids), f"attachable and listed: {sorted(listed_ids & set(attachable_ids))}")
@@ -121,7 +121,7 @@ async def devices_are_attached_and_detached(subject: Subject) -> None:
 
 @CHECKS.add("accelerator v2, HealthWatching; decision 0060", power="health_watching")
 async def health_is_watched(subject: Subject) -> None:
-    """The watch of health goes on, tells of known devices only, can be cancelled, and begun again."""
+    """``watch_health`` does not end by itself, reports only listed devices, can be cancelled and begun again."""
     device_ids = {device.device_id for device in await subject.devices()}
     for _ in range(2):
         health_changes: AsyncIterator[Any] = subject.plugin.watch_health()  # type: ignore[attr-defined]  # the flag promises it
@@ -224,7 +224,7 @@ async def _new_partition(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
 
 @CHECKS.add(_PARTITIONS_SOURCE, power="partitionable")
 async def partition_profiles_are_told(subject: Subject) -> None:
-    """Each device has its profiles, of slots that can be configured; an unknown device is NotFound."""
+    """Each profile has a name, a configurable slot and a positive amount; an unknown device is NotFound."""
     slot_names = {slot.slot_name for slot in await subject.call("configurable_slots")}
     for device_id, profile in await _offered_profiles(subject):
         description = f"{device_id}: the profile {profile.name!r}"
@@ -240,7 +240,7 @@ async def partition_profiles_are_told(subject: Subject) -> None:
 
 @CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", changes_devices=True)
 async def partitions_come_and_go(subject: Subject) -> None:
-    """A new partition is listed and offers its slot; once undone it is gone, and undoing it again is safe."""
+    """A new partition is listed with its slot; a destroyed partition is not listed, and may be destroyed again."""
     profile, partition_id = await _new_partition(subject)
     try:
         device_by_id = {device.device_id: device for device in await subject.devices()}
@@ -268,7 +268,7 @@ async def partitions_come_and_go(subject: Subject) -> None:
 
 @CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", changes_devices=True)
 async def a_partition_in_use_stays(subject: Subject) -> None:
-    """While a workload holds a partition it cannot be destroyed; afterwards it can."""
+    """A partition cannot be destroyed while a workload holds it, and can be destroyed afterwards."""
     profile, partition_id = await _new_partition(subject)
     allocation = DeviceAllocation(slots={profile.slot_name: {partition_id: Decimal(profile.amount)}})
     state = ManagedState()

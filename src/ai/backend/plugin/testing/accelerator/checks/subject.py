@@ -218,7 +218,10 @@ class Subject:
         return None
 
     async def end_workloads(self) -> None:
-        """Ends the workloads that a check has begun, as an agent would. Other checks prove that this works."""
+        """Calls ``post_terminate`` for all workloads that a check has begun, and ignores failures.
+
+        Other checks prove that the call works.
+        """
         for (kernel, attempt), (allocation, state) in list(self.begun_workloads.items()):
             try:
                 await self.hook("post_terminate", allocation, state, kernel, attempt=attempt)
