@@ -75,7 +75,10 @@ class PodChannel(RunnerChannel):
             self._link.pause()
 
     def on_ended(self, last_seq: int) -> None:
-        """Handles the end of the runner after its message ``last_seq``."""
+        """Handles the relay's message that the runner has ended after the message ``last_seq``.
+
+        The channel ends once that message has been received.
+        """
         self._final_seq = last_seq
         self._check_end()
 

@@ -1,6 +1,6 @@
-"""Connects the runtimes of all nodes of one cluster: they share the API client, the copy of the pods and the listener.
+"""Holds the connection to one cluster, which the runtimes of all its nodes share.
 
-:class:`KubernetesRuntime` is one node's view of it.
+They share the API client, the copy of the pods and the listener. :class:`KubernetesRuntime` is one node's view of it.
 """
 
 from __future__ import annotations
@@ -256,8 +256,9 @@ class ClusterConnection:
     # ---- relays
 
     async def _admit(self, hello: Hello, identity: PodIdentity) -> asyncio.Protocol:
-        """Returns the protocol that serves a new connection of one of our pods: a relay's or a stream's. Raises
-        BackendError for every other connection.
+        """Returns the protocol that serves a new connection from one of our pods, for a relay or for a stream.
+
+        Raises BackendError for every other connection.
         """
         if identity.namespace != self.settings.namespace:
             raise AuthenticationFailed("the pod is not in the namespace of sessions")
@@ -306,7 +307,10 @@ class ClusterConnection:
     # ---- removal
 
     async def delete(self, handle: Handle) -> None:
-        """Removes the pod of a workload once nothing of it runs, and then its record. Raises Unavailable."""
+        """Deletes the pod of a workload, waits until the workload's processes have ended, and removes the record.
+
+        Raises Unavailable.
+        """
         settings, pod_name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
         if handle.pod is not None:
             with suppress(ObjectConflict):  # another one of this name is not ours to remove
@@ -336,7 +340,7 @@ class ClusterConnection:
             await self.api.patch(PODS, pod.metadata.name, body, self.settings.namespace)
 
     async def delete_claim(self, name: str) -> None:
-        """Removes a claim whose pod never came to be."""
+        """Removes a ResourceClaim whose pod was never created."""
         with suppress(BackendError):
             await self.api.delete(RESOURCE_CLAIMS, name, self.settings.namespace)
 
@@ -370,8 +374,10 @@ class ClusterConnection:
                 await self.delete(handle)
 
     def _is_abandoned(self, handle: Handle) -> bool:
-        """Returns True for a pod of our nodes whose runner has not begun for a long time. Its relay must be reachable,
-        or its session's container must not run. The caller knows that nobody is creating it.
+        """Returns True for a pod of our nodes whose runner has not been started within ``ABANDONED_AFTER_S`` seconds.
+
+        The relay of the pod must be reachable, or the container of its session must not run. The caller knows that
+        nobody is creating the workload.
         """
         is_idle = handle.has_begun is False or (handle.pod is not None and not is_running(handle.pod))
         is_old = time.monotonic() - handle.first_seen_at > ABANDONED_AFTER_S
@@ -379,8 +385,9 @@ class ClusterConnection:
 
 
 def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
-    """Returns the cores or bytes that the cluster adds to each pod of a runtime class, 0 if the quantity cannot be
-    read.
+    """Returns the overhead, in cores or bytes, that a runtime class adds to each pod for one resource.
+
+    Returns 0 if there is none, or if the quantity cannot be read.
     """
     overhead_by_resource = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
     try:

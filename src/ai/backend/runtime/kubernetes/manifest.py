@@ -1,5 +1,6 @@
-"""Builds the pod of a workload. It is pinned to its node, meets the restricted pod security standard, and contains no
-data of users.
+"""Builds the manifest of the pod that runs a workload.
+
+The pod is pinned to its node, meets the restricted pod security standard, and contains no data of users.
 
 Environment and files of a session go over its relay (:mod:`creation`); the pod names only what the cluster must know.
 """
@@ -156,8 +157,9 @@ def compose_pod(
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """Returns a digest of a manifest, by which two requests are compared, since admission may change the object
-    itself.
+    """Returns a short hash of a manifest, by which two creation requests are compared.
+
+    The created objects are not compared, since admission may change them.
     """
     return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -452,7 +454,7 @@ def _annotation_file(name: str) -> dict[str, Any]:
 
 
 def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]:
-    """Returns the annotations with the session's users and groups, which replace those of the image."""
+    """Returns the annotations that hold the /etc/passwd and /etc/group of a pod, which replace the image's files."""
     uid, gid = settings.kernel_uid, settings.kernel_gid
     passwd_text = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
     group_text = f"root:x:0:\nwork:x:{gid}:\n"

@@ -1,5 +1,6 @@
-"""Makes the private networks of cluster sessions: one network policy for each, and the pods' addresses in
-/etc/hosts.
+"""Creates, lists and removes the private networks of cluster sessions.
+
+A network consists of one network policy for the session, and of the pods' addresses in /etc/hosts.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class SessionNetworks:
         self._lock = asyncio.Lock()
 
     async def create(self, session_id: SessionId, hosts: Sequence[str], node: str) -> NetworkView:
-        """Makes the network of a session, and returns it without addresses: pods have theirs before any program of a
-        user runs.
+        """Creates the network policy of a session on a node, and returns the network without the addresses of the pods.
+
+        Pods get their addresses before any program of a user runs.
         """
         if self._node_of_session.get(session_id) != node:
             await self._create(session_id, hosts, node)
@@ -93,8 +95,9 @@ class SessionNetworks:
         ]
 
     def _is_left(self, session_id: SessionId, owner_node: str) -> bool:
-        """Returns True for a session without pods whose network, made by an earlier release, names no node. Networks of
-        removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's.
+        """Returns True for a network of an earlier release that names no node, and whose session has no pods any more.
+
+        Networks of removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's.
         """
         return not owner_node and not self._handles.of_session(session_id)
 

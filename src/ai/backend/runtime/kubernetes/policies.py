@@ -51,7 +51,10 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
 
 
 def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
-    """Returns the allowed part of a network as address blocks of a policy, empty if the whole network is blocked."""
+    """Returns the address blocks of a network policy that permit ``network`` except the networks of ``blocked_egress``.
+
+    Returns an empty list if the whole network is blocked.
+    """
     whole_network = ip_network(network)
     excepted_cidrs: list[str] = []
     for blocked_network in map(ip_network, settings.blocked_egress):
@@ -65,8 +68,9 @@ def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[s
 
 
 def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str], node: str) -> dict[str, Any]:
-    """Returns the policy of a cluster session, by which its kernels reach each other. The policy is the network's
-    record too.
+    """Returns the network policy that lets the kernels of one cluster session reach each other.
+
+    The policy is the network's record too.
     """
     peers = [{"podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}}}]
     return {

@@ -263,8 +263,9 @@ class KubernetesRuntime(AbstractRuntime):
         return channel
 
     async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
-        """Returns the exit of a workload whose channel has ended. Returns None if another channel or another agent has
-        the workload.
+        """Waits after the end of a channel until the workload's exit is known, and returns the exit.
+
+        Returns None if another channel or another agent serves the workload now.
         """
 
         def is_decided() -> bool:

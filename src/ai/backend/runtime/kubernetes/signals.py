@@ -88,8 +88,9 @@ REASON_BY_DISRUPTION = {
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes how far the start of a pod is. ``error`` is why the pod cannot start; None while it may. ``message`` is
-    why it waits, for users.
+    """Describes how far the start of a pod has come: an error, a message for users, and True for a pull under way.
+
+    ``error`` is why the pod cannot start; None while it may. ``message`` is why the pod waits.
     """
 
     message: str = ""
@@ -224,7 +225,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_reason(self) -> str:
-        """The reason, if it is one that the platform has given; empty for one that a user's program has made up."""
+        """The reported reason if the platform defines it; empty for a reason that a user's program invented."""
         reason = self.reason[:_MAX_REASON_CHARS]
         if reason in _PLATFORM_REASONS:
             return reason
@@ -232,8 +233,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def end_of_termination_message(terminated: StateTerminated) -> Ended | None:
-    """Returns the end that the first process wrote into the container's status. The session's user can write there too,
-    so an end that does not fit the container's exit code is ignored.
+    """Returns the session's end that the first process wrote into the termination message of its container.
+
+    The session's user can write there too, so an end that does not fit the container's exit code is ignored.
     """
     try:
         reported_end = msgspec.json.decode(terminated.message.encode(), type=Ended)
@@ -270,8 +272,9 @@ def exit_of(pod: Pod | None, reported_end: Ended | None, reason: str) -> Workloa
 
 
 def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None]:
-    """Returns the exit code of a container, or the signal that killed it. The reaper and the engine report the death by
-    signal n as code 128 + n.
+    """Returns (exit code, signal) of an ended container, one of which is None.
+
+    The reaper and the engine report the death by signal n as code 128 + n.
     """
     if terminated is None:
         return None, int(signal.SIGKILL)
