@@ -43,7 +43,10 @@ def images_directory(settings: ProcessRuntimeSettings, state_path: Path) -> Path
 
 
 def find_images(settings: ProcessRuntimeSettings, state_path: Path) -> list[ProcessImage]:
-    """Returns the host's and the imported images. Blocks: runs the host's interpreters for their versions."""
+    """Returns the images of the host's interpreters and the imported images.
+
+    Blocks: runs the host's interpreters for their versions.
+    """
     return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state_path))]
 
 
@@ -56,7 +59,7 @@ def images_with_current_rootfs(
 
 
 def cdi_directories(state_path: Path) -> tuple[str, ...]:
-    """Returns where CDI names are looked up: the directories of the system, and one of this runtime."""
+    """Returns the directories with CDI specifications of devices: those of the system, and one of this runtime."""
     return *SYSTEM_DIRECTORIES, str(state_path / "cdi")
 
 

@@ -80,7 +80,10 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         return f"backendai {sha256(str(self.state).encode()).hexdigest()[:16]} "
 
     def device(self, session_id: SessionId) -> str:
-        """Returns the name of a session's host device; the name of its peer, if it is one of a pair, ends in ``b``."""
+        """Returns the name of the network device that a session's network has on the host.
+
+        If the device is one of a pair, the name of its peer ends in ``b``.
+        """
         return overlay.device_name(self._device_alias_prefix, str(session_id), "a")
 
     def create(self, session_id: SessionId, hosts: Sequence[str], vxlan: Overlay | None = None) -> NetworkView:
@@ -192,7 +195,7 @@ def _make_namespace_in_thread(network: NetworkView, hostname: str) -> int:
 
 
 def _set_up_with_retries(route: RouteSocket, device: str) -> None:
-    """Brings a device up as soon as its predecessor, which has the same hardware address, has been removed."""
+    """Brings a network device up, and retries while an earlier device with the same hardware address still exists."""
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
         try:

@@ -101,8 +101,9 @@ class Zygote:
     def _send_now(
         self, directory: Path, report_socket: socket.socket, namespace_fd: int | None
     ) -> subprocess.Popen[bytes] | None:
-        """Sends a request to the zygote without waiting. Returns None if no zygote lives that takes the request at
-        once.
+        """Sends a request for a shim to the living zygote without waiting, and returns the zygote's process.
+
+        Returns None if no zygote lives that takes the request at once.
         """
         if self.pid is None or self._socket is None:
             return None
@@ -162,7 +163,10 @@ def _packet(directory: Path, report_socket: socket.socket, namespace_fd: int | N
 
 
 def _is_dead(process: subprocess.Popen[bytes]) -> bool:
-    """Returns True if a process has ended, or ends within half a second, as its sockets close before its end."""
+    """Returns True if a process has ended, or ends within half a second.
+
+    The sockets of a process close before its end.
+    """
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     return process.poll() is not None

@@ -1,4 +1,6 @@
-"""Turns a child of the shim into the sandbox's first process: it joins its groups, drops its powers and executes.
+"""Turns a child of the shim into the sandbox's first process.
+
+The child joins its control groups, drops its privileges and executes the program.
 
 Order matters: control groups while we still may; mounts that only this process sees, so that an unprivileged bubblewrap
 can bind what lies under closed directories; the identity; the promise to die with the shim, which a change of identity
@@ -135,7 +137,10 @@ def _set_limit(limit_name: str, limit: int) -> None:
 def _arrange_fds(
     plan: dict[str, Any], channel_fd: int, log_fd: int, info_fd: int, block_fd: int, report_fd: int
 ) -> None:
-    """Moves the descriptors to the standard streams and the fixed numbers above; closes all others."""
+    """Moves the workload's descriptors to the standard streams and to this module's fixed numbers.
+
+    Closes all other descriptors.
+    """
     null_fd = os.open("/dev/null", os.O_RDONLY)
     filter_fd = os.open(plan["seccomp"], os.O_RDONLY) if plan["seccomp"] and plan["sandboxed"] else -1
     source_by_target = {
@@ -212,8 +217,9 @@ def _make_folder(path: str, contents: dict[str, str]) -> int:
 
 
 def _make_devices(pty_limit: int) -> None:
-    """Makes a /dev in the stage, with terminals of its own. Bubblewrap would mount seven times, and read all mounts
-    after each.
+    """Makes a /dev folder in the stage, with the usual devices and terminals of its own.
+
+    Bubblewrap would mount seven times, and read all mounts after each.
     """
     os.mkdir(DEVICE_FOLDER)
     syscalls.mount("tmpfs", DEVICE_FOLDER, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=64k")
@@ -230,8 +236,9 @@ def _make_devices(pty_limit: int) -> None:
 
 
 def _restrict(staged_path: str, bind_option: str) -> None:
-    """Makes a staged mount read-only or without devices, as bubblewrap's option says. Nothing in the sandbox's user
-    namespace can undo that.
+    """Makes a staged mount read-only or without devices, as the given bind option of bubblewrap requires.
+
+    Nothing in the sandbox's user namespace can undo that.
     """
     flags = 0 if bind_option == "--dev-bind" else syscalls.MS_NOSUID | syscalls.MS_NODEV
     if bind_option == "--ro-bind":
@@ -288,8 +295,9 @@ def become_user(plan: dict[str, Any], groups: list[int]) -> None:
 
 
 def become_namespace_owner(plan: dict[str, Any]) -> None:
-    """Changes to the user who owns the session's user namespace. This user has every capability in the namespace, which
-    root may lack.
+    """Changes this process to the user who owns the session's user namespace.
+
+    This user has every capability in the namespace, which root may lack.
     """
     owner_uid = plan["namespace_uid"]
     if owner_uid is None:
@@ -301,8 +309,10 @@ def become_namespace_owner(plan: dict[str, Any]) -> None:
 
 
 def become_user_in_namespace(plan: dict[str, Any], channel_fd: int) -> None:
-    """Changes to the session's user, in a user namespace that another user makes. The kernel counts per-user limits for
-    that other user, so that no session takes the share of others, while files belong to the session's user.
+    """Changes this process to the session's user, in a new user namespace that another user owns.
+
+    The kernel counts per-user limits for that other user, so that no session takes the share of others, while files
+    belong to the session's user.
 
     The other end of ``channel_fd`` must be read by :func:`map_session_user` in a process of root's: this one has
     no powers outside of its namespace any more, and no user in it before that.
@@ -318,7 +328,9 @@ def become_user_in_namespace(plan: dict[str, Any], channel_fd: int) -> None:
 
 
 def map_session_user(plan: dict[str, Any], pid: int, channel: socket.socket) -> None:
-    """Maps the session's user into the namespace of a child in :func:`become_user_in_namespace`; nothing if it failed.
+    """Maps the session's user into the user namespace of a child that runs :func:`become_user_in_namespace`.
+
+    Does nothing if the child failed.
 
     Closes nothing. Raises OSError; the child fails then when the channel is closed.
     """
@@ -330,7 +342,10 @@ def map_session_user(plan: dict[str, Any], pid: int, channel: socket.socket) -> 
 
 
 def try_user_namespace(plan: dict[str, Any]) -> None:
-    """Makes a session's user namespace and leaves it. Raises OSError, or SystemExit if the child failed."""
+    """Tests that a session's user namespace can be made, in a child process that ends afterwards.
+
+    Raises OSError, or SystemExit if the child failed.
+    """
     own_channel, child_channel = socket.socketpair()
     pid = os.fork()
     if pid == 0:

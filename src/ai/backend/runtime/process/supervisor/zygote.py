@@ -47,8 +47,9 @@ def main() -> None:
 
 
 def _collect_ended_shims(*_: object) -> None:
-    """Waits for each shim that has ended, so that no zombie is left and the zygote's account includes its processor
-    time.
+    """Collects the exit status of every ended shim, so that no zombie process is left.
+
+    The zygote's account then includes the processor time of the ended shims.
     """
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
