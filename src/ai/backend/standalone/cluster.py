@@ -72,7 +72,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
 
 
 def _reload_at_hang_up(reload: Callable[[], None], stop: asyncio.Event) -> None:
-    """Reloads at SIGHUP, but stops if the SIGHUP comes from the end of this process's terminal."""
+    """Installs a SIGHUP handler that reloads, or that stops the cluster if the terminal of this process has closed."""
     had_terminal = has_terminal()
 
     def on_hang_up() -> None:
@@ -205,9 +205,10 @@ def _bound_port(sock: socket.socket) -> int:
 
 
 def _listen_again(host: str, port: int, *, required_port: int | None = None) -> socket.socket:
-    """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one.
+    """Returns a socket that listens on the previous port if that is free, and otherwise on any free port.
 
-    ``required_port`` is a port that was asked for. Raises Conflict if that one is taken.
+    Clients of an earlier daemon thus reach the next one. ``required_port`` is a port that was asked for. Raises
+    Conflict if that one is taken.
     """
     if required_port is not None:
         return listen(host, required_port)

@@ -51,7 +51,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def mock_devices(self, previous: str | None) -> str | None:
-        """Returns the path of the mock declaration, ``default``, or None; ``previous`` is that of the last ``up``."""
+        """Returns the declaration of mock devices to use: a path, ``default``, or None for no mock devices.
+
+        Without the option this is ``previous``, the value of the last ``up``.
+        """
         return previous if self.mock is None else None if self.mock == NONE_WORD else self.mock
 
     def agent_files(self, previous: str | None) -> str | None:
@@ -87,6 +90,6 @@ def agent_ids(count: int) -> list[str]:
 
 
 def agent_index(agent_id: str) -> int:
-    """Returns the index of an agent in :func:`agent_ids`; 0 for any other id."""
+    """Returns the position of an agent in the list of :func:`agent_ids`; 0 for any other id."""
     number = agent_id.removeprefix("i-local-")
     return int(number) - 1 if number.isdecimal() else 0

@@ -13,8 +13,10 @@ _TERMINAL_PATH = "/dev/tty"
 
 
 class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the result of one reload of an agent: by plugin name why the plugin is unchanged, or why
-    nothing was read."""
+    """Holds the result of one reload of an agent's plugins: the refused plugins with their reasons, or one error.
+
+    ``refused`` says by plugin name why the plugin is unchanged, ``error`` why nothing was read.
+    """
 
     refused: dict[str, str] = {}
     error: str = ""
