@@ -26,7 +26,10 @@ class TaskStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Task:
-    """Describes a background task. ``key`` names its subject; no two tasks with one key run at once."""
+    """Describes a background task of the storage proxy, with its progress, status and error.
+
+    ``key`` names its subject; no two tasks with one key run at once.
+    """
 
     id: TaskId
     kind: str

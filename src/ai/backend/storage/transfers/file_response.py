@@ -34,7 +34,10 @@ class _UnsatisfiableRange(Exception):
 
 
 def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
-    """Returns the requested range as (first byte, length), or None for the whole file, also for several ranges."""
+    """Returns the requested range of a file as (first byte, length).
+
+    Returns None for the whole file, also if several ranges are requested.
+    """
     header_text = request.headers.get("Range", "").strip()
     unit, _, range_text = header_text.partition("=")
     first_text, separator, last_text = range_text.strip().partition("-")
@@ -59,7 +62,7 @@ def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
 
 
 def _is_current(request: web.Request, etag: str, modified_at: datetime) -> bool:
-    """Returns whether ``If-Range`` has the current strong tag or date, so that the range applies."""
+    """True if ``If-Range`` is absent or has the file's current strong tag or date, so that the range applies."""
     if_range_header = request.headers.get("If-Range")
     if if_range_header is None or if_range_header.strip() == etag:
         return True

@@ -44,7 +44,7 @@ _READ_CHUNK_BYTES = 1 << 18
 
 
 class Body(Protocol):
-    """Represents the bytes of one request."""
+    """Reads the body of one upload request, whole or in parts."""
 
     async def whole(self) -> bytes | None:
         """Returns all bytes of a small body, or None if :meth:`pour` must be called."""
@@ -96,7 +96,10 @@ class Checksum(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Represents the bytes of one request; ``length`` is None if the request does not announce it."""
+    """Describes one upload request: the offset, the length, the body and the checksum of its bytes.
+
+    ``length`` is None if the request does not announce it.
+    """
 
     offset: int
     length: int | None
@@ -133,8 +136,11 @@ class Uploads:
         return claims
 
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
-        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`. Publishes the file
-        if the proxy was killed between the last byte and the publication, since the client sends nothing more."""
+        """Returns the offset of an upload, the number of bytes received so far.
+
+        Publishes the file if the proxy was killed between the last byte and the publication, since the client sends
+        nothing more. Raises UploadNotFound and the errors of :meth:`receive`.
+        """
         volume, folder = self._locate_folder(claims)
         record, offset = await volume.find_upload(folder, claims.session)
         if offset == record.size and record.state != UploadState.DONE:
@@ -201,7 +207,10 @@ class Uploads:
         await self._run(upload.count)
 
     async def _run(self, function: Callable[..., R], *arguments: Any) -> R:
-        """Runs a function in a thread to its end, also when cancelled, since the upload is closed afterwards."""
+        """Runs a function in a thread, and waits for its end even if the caller is cancelled.
+
+        The upload is closed afterwards.
+        """
         return await await_despite_cancel(
             asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         )
@@ -231,7 +240,7 @@ class Uploads:
 
 
 async def await_despite_cancel(work_future: asyncio.Future[R]) -> R:
-    """Returns the result of a future of a thread. If cancelled, waits until the thread's work has ended."""
+    """Returns the result of a thread's future, and waits for the thread's end even if the caller is cancelled."""
     try:
         return await asyncio.shield(work_future)
     except asyncio.CancelledError:
