@@ -13,7 +13,10 @@ _MAX_LOGINS = 10_000
 
 
 class RecentLogin(msgspec.Struct, frozen=True):
-    """Holds a login session as it was read, with the secret that its cookie decrypted."""
+    """Holds a login session as it was read from the store, with its decrypted secret and the time of reading.
+
+    The cookie's token has decrypted the secret.
+    """
 
     stored: StoredLogin
     secret: LoginSecret

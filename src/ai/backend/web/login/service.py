@@ -45,7 +45,7 @@ class PasswordCheck(Protocol):
 
 
 class LoginLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of sign-ins.
+    """Holds the lifetime and idle time of login sessions, and the numbers of failed sign-ins that are accepted.
 
     Attributes:
         max_age_s: the life of a login session in seconds.
@@ -117,9 +117,9 @@ class LoginService:
         address: str,
         ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
     ) -> tuple[int, dict[str, Any]]:
-        """Lets the manager check the password or code of a signed-in user once more, for an operation that needs it.
+        """Asks the manager to check the password or code of a signed-in user again, and returns status and reply.
 
-        The limits of sign-ins hold here too. Raises as :meth:`sign_in`.
+        An operation needs the result. The limits of sign-ins hold here too. Raises as :meth:`sign_in`.
         """
 
         async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
@@ -148,8 +148,10 @@ class LoginService:
         return status, document
 
     async def sign_in_token(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
-        """Stores a new login session of a user whom a token of another site names; raises as
-        :meth:`finish_redirect`."""
+        """Signs in the user whom a token of another site names, and stores the new login session.
+
+        Raises as :meth:`finish_redirect`.
+        """
         return await self._sign_in_elsewhere(self._manager.authorize_token, fields, address=address, client=client)
 
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:

@@ -54,7 +54,7 @@ class BundleDamaged(Exception):
 
 
 def is_our_console(folder: Path) -> bool:
-    """Returns True for a built console of this project, as opposed to a published one."""
+    """Returns True if a folder holds a built console of this project, and not a published console of Backend.AI."""
     try:
         return BOOT_MARK in (folder / INDEX_NAME).read_text(errors="replace")
     except OSError:
