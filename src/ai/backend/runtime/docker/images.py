@@ -124,7 +124,10 @@ class Images:
     # -- facts on disk
 
     def clean(self, used_paths: Collection[str]) -> None:
-        """Removes interrupted probes, and files for other runners that no path of ``used_paths`` contains."""
+        """Removes the folders of interrupted probes, and unused folders for other versions of the runner.
+
+        A folder is used if a path of ``used_paths`` contains it.
+        """
         for image_folder in list(self._state.images.iterdir()):
             is_used = image_folder.name.endswith(f"-{self.runner.name}") or any(
                 image_folder.name in used_path for used_path in used_paths

@@ -72,7 +72,7 @@ class SessionNetworks:
         return f"backendai {self._state.instance[:16]} "
 
     def _overlay_device(self, session_id: SessionId) -> str:
-        """Returns the name of the device that leads from the session's bridge to other nodes."""
+        """Returns the name of the host device that connects the bridge of a session's network to other nodes."""
         return overlay.device_name(self._device_mark, str(session_id), "v")
 
     def _network_name(self, session_id: SessionId) -> str:

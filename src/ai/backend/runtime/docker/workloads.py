@@ -114,7 +114,10 @@ class Workloads:
         return handle.exit
 
     async def sessions_cut_off(self) -> frozenset[SessionId]:
-        """Returns the sessions with a running container that has left their network. Raises Unavailable."""
+        """Returns the sessions that have a running container that is no longer connected to the session's network.
+
+        Raises Unavailable.
+        """
         records_by_container = {
             handle.record.container_id: handle.record
             for handle in self.handles.values()

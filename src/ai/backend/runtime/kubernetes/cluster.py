@@ -105,8 +105,9 @@ class ClusterConnection:
     # ---- lifetime
 
     async def acquire(self, node: str) -> None:
-        """Registers a node to be served, and connects to the cluster for the first node. Raises Unavailable,
-        InvalidInput.
+        """Adds a node to the nodes that this connection serves, and connects to the cluster for the first node.
+
+        Raises Unavailable, InvalidInput.
         """
         async with self._lock:
             if not self._nodes:
@@ -218,7 +219,7 @@ class ClusterConnection:
         )
 
     async def _probe_isolation(self) -> None:
-        """Corrects the runtime's description after a test whether the cluster enforces network policies."""
+        """Tests if the cluster enforces network policies, and updates the runtime's description with the result."""
         self._update_info(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _remove_left_probes(self) -> None:
@@ -292,7 +293,9 @@ class ClusterConnection:
                 stream_future.cancel()
 
     async def open_link(self, handle: Handle) -> PodLink:
-        """Returns the link to a pod's relay, and waits if the relay has to connect again first. Raises Unavailable.
+        """Returns the open link to a pod's relay, and waits for some time if the relay is not connected.
+
+        Raises Unavailable.
 
         The relay of an ended session is waited for while it runs: it has what no agent has read yet.
         """
@@ -401,7 +404,10 @@ def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
 
 
 def is_relay_expected(handle: Handle) -> bool:
-    """Returns True while the relay of a workload may still connect to the agent."""
+    """Returns True if the relay of a workload may still connect to the agent.
+
+    This is so before the workload's exit, and while the relay's container runs.
+    """
     if handle.exit is None:
         return True
     status = container_status(handle.pod, RELAY_CONTAINER) if handle.pod is not None else None

@@ -121,7 +121,7 @@ class Creation(msgspec.Struct, frozen=True):
         return await self.finish(handle)
 
     async def finish(self, handle: Handle) -> Handle:
-        """Waits for a pod that exists, and starts its runner unless it has begun."""
+        """Waits until the existing pod is ready, starts its runner unless it has begun, and returns the handle."""
         if handle.pod is not None and has_pull_secret_gate(handle.pod):
             await self._give_pull_secret(handle.pod)
             crash_point("create.credentialed")
@@ -208,8 +208,9 @@ class Creation(msgspec.Struct, frozen=True):
                 return await self._find_uncertain(error)
 
     async def _find_uncertain(self, error: BackendError) -> Pod:
-        """Returns the pod that a request without an answer may have created. Raises CreationDeferred if no pod is
-        found.
+        """Looks for the workload's pod after a creation request without an answer, and returns the pod.
+
+        Raises CreationDeferred if no pod is found.
         """
         try:
             pod = await self.api.find(PODS, self.name, self.settings.namespace)

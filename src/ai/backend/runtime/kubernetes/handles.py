@@ -126,8 +126,9 @@ class Handle:
     # ---- the relay
 
     def connect_relay(self, hello: Hello) -> PodLink:
-        """Returns the protocol for a new connection of the workload's relay, and closes the relay's older
-        connection.
+        """Replaces the workload's link by one for a new connection of its relay, and returns the new link.
+
+        Closes the older connection.
         """
         link = PodLink(self._on_frame, self._on_lost)
         previous_link, self.link = self.link, link

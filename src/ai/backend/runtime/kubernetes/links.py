@@ -25,8 +25,9 @@ def _frame(message: Mapping[str, Any]) -> bytes:
 
 
 class PodLink(asyncio.Protocol):
-    """Sends and receives frames over the connection from the relay of one pod, the process between its runner and the
-    agent.
+    """Sends and receives frames over the connection from the relay of one pod to the agent.
+
+    The relay is the process between the pod's runner and the agent.
 
     ``on_frame`` gets each message with its size in bytes; ``on_lost`` is called once at the end. Frames with a ``seq``
     are the runner's, the others the relay's own.

@@ -165,7 +165,7 @@ def digest(manifest: Mapping[str, Any]) -> str:
 
 
 def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Returns the sub-path of each directory outside of the home into which files are placed.
+    """Returns the directories outside of the home into which files are placed, each with its sub-path in a volume.
 
     Raises CreationDenied for a path that is not plain, for directories that would hide the image's, and for too much.
     """
@@ -188,7 +188,7 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def single_files(spec: WorkloadSpec) -> dict[str, str]:
-    """Maps the path of each file that is mounted alone to its name in the volume ``hosts``."""
+    """Returns the files that are mounted one by one, as a map of paths to file names in the volume ``hosts``."""
     volume_names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
     return volume_names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
@@ -251,8 +251,9 @@ def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool)
 def _prepare_container(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts
 ) -> list[dict[str, Any]]:
-    """Returns the container that copies the runner and creates empty files before the other containers are made. The
-    list is empty if nothing has to be prepared.
+    """Returns the init container that copies the runner and creates empty files, in a list.
+
+    It runs before the other containers are made. The list is empty if nothing has to be prepared.
     """
     arguments: list[str] = []
     mounts: list[dict[str, Any]] = []
@@ -372,8 +373,9 @@ def _main_container(
 
 
 def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
-    """Returns the sub-path of a path of the runner's image in the volume ``platform``. The volume is that image, or a
-    copy of its folder.
+    """Returns the ``subPath`` entry of a mount that shows one path of the runner's image from the volume ``platform``.
+
+    The volume is that image, or a copy of its folder.
     """
     if facts.has_image_volumes:
         return {"subPath": path.lstrip("/")}
@@ -413,7 +415,7 @@ def _millicores(cores: float) -> str:
 
 
 def pull_policy(settings: KubernetesRuntimeSettings) -> str:
-    """Returns the API's name of the setting ``image_pull_policy``."""
+    """Returns the Kubernetes name of the image pull policy that the settings choose."""
     return {"if-not-present": "IfNotPresent", "always": "Always", "never": "Never"}[settings.image_pull_policy]
 
 
@@ -449,7 +451,10 @@ def _home_volume(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: 
 
 
 def _annotation_file(name: str) -> dict[str, Any]:
-    """Returns a file of a volume whose content is an annotation. Such files exist before any container is made."""
+    """Returns the entry of a volume for a file that has the value of a pod annotation as its content.
+
+    Such files exist before any container is made.
+    """
     return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_ANNOTATION_PREFIX}{name}']"}}
 
 

@@ -30,7 +30,7 @@ _UNPRINTABLE_PATTERN = re.compile(r"[^\x20-\x7e]")
 
 
 class Verdict(StrEnum):
-    """Classifies the reason for which a container waits."""
+    """Classifies why a container waits: it may start, its image is missing, or it is denied or deferred."""
 
     WAIT = "wait"
     MISSING = "missing"
@@ -159,7 +159,7 @@ def _start_error(status: ContainerStatus, terminated: StateTerminated) -> Backen
 
 
 def state_of(pod: Pod) -> str:
-    """Returns the phase of a pod, when it was deleted, and the state of each container, for messages and logs."""
+    """Returns a text that describes a pod's phase, deletion time and containers, for messages and logs."""
     state_texts = [pod.status.phase or "no phase", pod.status.reason]
     state_texts += [f"deleted at {pod.metadata.deletion_timestamp}"] if pod.metadata.deletion_timestamp else []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):

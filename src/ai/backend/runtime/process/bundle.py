@@ -71,8 +71,9 @@ class BundleView(SandboxView):
         self.mounts.append({"destination": target, "type": kind, "source": source, "options": list(options)})
 
     def _check_mount_point(self, source: str, target: str) -> None:
-        """Raises CreationDenied if a mount's target lies in a read-only folder of the host that has no file or folder
-        there. The missing mount point would have to be made on the host.
+        """Raises CreationDenied if a mount has no mount point in a host's folder that is shown read-only.
+
+        The missing mount point would have to be made on the host.
         """
         outer_target = max((path for path in self._sources if target.startswith(path + "/")), key=len, default=None)
         if outer_target is None or any(target.startswith(f"{path}/") for path in self._staged_targets):

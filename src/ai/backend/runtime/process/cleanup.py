@@ -40,7 +40,7 @@ def kill_shim(directory: WorkloadDirectory) -> None:
 
 
 def kill_helper(directory: WorkloadDirectory) -> None:
-    """Kills the helper of the workload's network, if a dead shim has left one."""
+    """Kills the helper process of a workload's network, if it still runs."""
     identity = directory.identity() or {}
     helper = identity.get("helper")
     if helper and identity.get("boot_id") == proc.boot_id() and proc.is_same(helper[0], helper[1]):
@@ -180,7 +180,10 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
 
 
 def _is_alive(directory: WorkloadDirectory) -> bool:
-    """Returns True if a workload's shim lives and has started the workload, after waiting for a starting shim."""
+    """Returns True if a workload has started under a living shim, or has a recorded exit.
+
+    Waits some seconds for a starting shim, and returns True for one that takes longer.
+    """
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while directory.is_locked():
         if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:

@@ -53,7 +53,7 @@ def find_images(settings: ProcessRuntimeSettings, state_path: Path) -> list[Proc
 def images_with_current_rootfs(
     known_images: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state_path: Path
 ) -> list[ProcessImage]:
-    """Returns the host images of ``known_images``, and an image for each imported root file system that exists now."""
+    """Returns the host images among ``known_images``, and the images of all root file systems that are imported now."""
     host_images_by_name = {image.name: image for image in known_images.values() if image.rootfs is None}
     return [*host_images_by_name.values(), *rootfs.list_images(images_directory(settings, state_path))]
 
@@ -163,8 +163,9 @@ class Creation(msgspec.Struct, frozen=True):
                     parent.chmod(0o711)
 
     def _check_bare_config(self) -> None:
-        """Raises CreationDenied for a mount or device that needs bubblewrap, on a host without it. There a mount is
-        only a link in the home. The error names the mount or device.
+        """Raises CreationDenied for a mount or device of a workload that this host cannot provide without bubblewrap.
+
+        Without bubblewrap a mount is only a link in the home. The error names the mount or device.
         """
         for mount in self.spec.config.mounts:
             data = {"field": "mounts", "key": mount.target}

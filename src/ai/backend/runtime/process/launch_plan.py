@@ -67,7 +67,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     is_gvisor: bool = False
 
     def in_gvisor(self) -> Host:
-        """Returns this host's features for sessions in gVisor, whose first process is `runsc` as root."""
+        """Returns a copy of this host's features as they are for sessions that run in gVisor.
+
+        The first process of such a session is `runsc` as root.
+        """
         return replace(
             self,
             is_gvisor=True,
@@ -259,15 +262,19 @@ def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> di
 
 
 def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
-    """Returns the path of the system call filter: all workloads without system calls of their own share one."""
+    """Returns the path of the system call filter for a workload; None if the host has no seccomp.
+
+    All workloads without system calls of their own share one filter.
+    """
     if not host.has_seccomp:
         return None
     return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static_folder / SHARED_FILTER_NAME)
 
 
 def _shared_etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
-    """Returns the folder that a session sees as /etc. Returns None if the folder lacks the target of a mount, file or
-    device.
+    """Returns the copied /etc folder that a session can share with other sessions.
+
+    Returns None if the folder lacks the target of a mount, file or device.
     """
     targets = (
         *files,
@@ -323,7 +330,10 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
-    """Returns the limits that the shim checks once a second, since the kernel does not enforce them here."""
+    """Returns the limits on memory and processes that the shim checks, since the kernel does not enforce them here.
+
+    The shim checks once a second.
+    """
     watched_limits: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched_limits["memory"] = limits.memory_bytes

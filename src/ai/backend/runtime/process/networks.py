@@ -1,4 +1,6 @@
-"""Makes private networks of sessions as root, by network namespaces that are joined where no rule of the host applies.
+"""Makes the private networks of sessions as root, from network namespaces and virtual devices.
+
+The namespaces are joined where no rule of the host applies.
 
 On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others;
 each kernel has a device on top of that (macvlan), in a namespace of its own. These devices reach each other, and
@@ -136,7 +138,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         return _parse_session_ids(session_names)
 
     def broken(self) -> Sequence[SessionId]:
-        """Returns the sessions whose network has a record and no device any more. Raises OSError."""
+        """Returns the sessions whose network has a record, but no network device any more. Raises OSError."""
         recorded_ids = _parse_session_ids(self._recorded_names())
         if not recorded_ids:
             return ()

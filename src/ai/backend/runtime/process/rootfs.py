@@ -40,7 +40,7 @@ _UNUSED_KEYS = ("User", "WorkingDir", "Entrypoint", "Cmd")
 
 @dataclass(slots=True)
 class ImportBudget:
-    """Counts the remaining bytes and entries of one image import."""
+    """Counts the bytes and entries that the import of one image may still unpack."""
 
     bytes_left: int = MAX_UNPACKED_BYTES
     entries_left: int = MAX_ENTRIES

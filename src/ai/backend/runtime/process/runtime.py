@@ -279,7 +279,10 @@ class ProcessRuntime(AbstractRuntime):
         return self._make_view(handle.record, WorkloadState.RUNNING, str(shim_report["leader"][0]), None)
 
     async def _spawn(self, spec: WorkloadSpec, directory: WorkloadDirectory) -> dict[str, Any]:
-        """Starts the shim of a prepared workload in the namespace of its network; returns the shim's report."""
+        """Has the zygote start the shim of a prepared workload, and returns the shim's report.
+
+        The workload starts in the namespace of its network, if it has one.
+        """
         timeout_s = self.settings.start_timeout_s
         if spec.network is None:
             return await self._zygote.spawn(directory.path, timeout_s)

@@ -103,7 +103,7 @@ class SandboxView(ABC):
 
     @abstractmethod
     def add_folder(self, path: str) -> None:
-        """Adds an empty folder of the root."""
+        """Adds an empty folder to the sandbox's root."""
 
     @abstractmethod
     def add_memory(self, path: str, size_bytes: int) -> None:
@@ -185,7 +185,7 @@ class BubblewrapArguments(SandboxView):
                 self.add("--ro-bind", sysfs_folder, sysfs_folder)
 
     def _open_parents(self, target: str) -> None:
-        """Makes the parents of a mount point open to all users, as bubblewrap would make closed parents."""
+        """Creates the parent folders of a mount point with access for all users; bubblewrap would make them closed."""
         for parent in reversed(Path(target).parents[:-1]):
             if str(parent) not in self.arguments and not str(parent).startswith(SYSTEM_DIRECTORIES):
                 self.add("--perms", "0755", "--dir", str(parent))
@@ -307,8 +307,9 @@ def show_session(view: SandboxView, host_paths: HostPaths) -> None:
 
 
 def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
-    """Raises CreationDenied for a mount whose target lies in another mount or behind a link that the session may have
-    made.
+    """Raises CreationDenied for a mount that is unsafe without staging.
+
+    Its target lies in another mount, or behind a link that the session may have made.
     """
     target_and_parents = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
     home_paths = [

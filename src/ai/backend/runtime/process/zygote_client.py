@@ -59,8 +59,9 @@ class Zygote:
     async def _request_shim(
         self, directory: Path, timeout_s: float, namespace_fd: int | None
     ) -> tuple[bytes, subprocess.Popen[bytes]]:
-        """Returns the report of the new shim, empty if the shim died before it could report. Also returns the zygote
-        that forked it.
+        """Requests a shim from the zygote; returns the shim's report, and the zygote that forked the shim.
+
+        The report is empty if the shim died before it could report.
         """
         report_socket, shim_socket = socket.socketpair()
         report_socket.setblocking(False)
@@ -157,7 +158,7 @@ class Zygote:
 
 
 def _packet(directory: Path, report_socket: socket.socket, namespace_fd: int | None) -> tuple[list[bytes], list[int]]:
-    """Returns a request and its descriptors."""
+    """Returns the message that requests a shim from the zygote, and the descriptors to send with it."""
     fds = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
     return [json.dumps({"directory": str(directory)}).encode()], fds
 

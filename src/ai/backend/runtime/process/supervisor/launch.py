@@ -47,8 +47,9 @@ def become(
     block_fd: int,
     report_fd: int,
 ) -> NoReturn:
-    """Turns this process into the workload's leader, in a network namespace if there is one. Writes a failure to
-    ``report_fd``.
+    """Turns this process into the first process of the workload. Writes a failure to ``report_fd``.
+
+    It runs in a network namespace if there is one.
     """
     setup_step = "start"
     try:
@@ -126,7 +127,7 @@ def _set_limits(limits_by_name: dict[str, int], oom_score_adj: int) -> None:
 
 
 def _set_limit(limit_name: str, limit: int) -> None:
-    """Limits this process and its children, never above the hard limit that it has already."""
+    """Sets a resource limit of this process and its children, at most to the present hard limit."""
     resource_id = getattr(resource, limit_name)
     _, hard_limit = resource.getrlimit(resource_id)
     if hard_limit != resource.RLIM_INFINITY:
@@ -175,8 +176,9 @@ def _duplicate_above_20(fd: int) -> int:
 
 
 def _stage_sources(plan: dict[str, Any]) -> None:
-    """Binds each source below STAGE in a new mount namespace of this process. The sources are opened there, as only
-    then they can be bound.
+    """Binds each source of the plan into the stage folder, in a new mount namespace of this process.
+
+    The sources are opened there, as only then they can be bound.
     """
     staged_sources: list[dict[str, Any]] = plan["stage"]
     owner: list[int] | None = plan["owner"]
@@ -266,7 +268,7 @@ def _cover_directories(veils: dict[str, list[list[str]]]) -> None:
 
 
 def _bind_opened(opened_sources: list[tuple[int, str]]) -> None:
-    """Binds opened files and directories to new targets."""
+    """Bind-mounts files and directories, given by open descriptors, on new target paths."""
     for source_fd, target in opened_sources:
         if stat.S_ISDIR(os.fstat(source_fd).st_mode):
             os.makedirs(target, mode=0o755, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Starts a shim: from the zygote's fork to a running leader, so that each step can be found after a crash."""
+"""Starts a shim and the first process of its workload, in steps that can each be found on disk after a crash."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ class Leader:
 
 
 def take_workload_lock() -> bool:
-    """Takes the workload's lock permanently; False if another shim has the lock, or the directory is being removed."""
+    """Takes the lock of the workload in the current directory for the shim's life; returns True if it got the lock.
+
+    Returns False if another shim has the lock, or the directory is being removed.
+    """
     try:
         lock_fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
