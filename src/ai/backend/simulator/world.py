@@ -105,7 +105,7 @@ class World:
         return task
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
-        """Calls a function later, outside of every process."""
+        """Calls a function after ``delay_s`` simulated seconds, outside of every simulated process."""
         self.loop.call_later(delay_s, callback, *args, context=self.context)
 
     async def call(self, process: Process, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:

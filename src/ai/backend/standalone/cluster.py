@@ -102,7 +102,10 @@ class Sockets(NamedTuple):
 
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
-    """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
+    """Chooses and opens the ports of the cluster, and writes the cluster file.
+
+    A requested port must be free (0: any); else another is chosen.
+    """
     previous_cluster = read_cluster_file(layout.cluster) or ClusterFile()
     stored_port = previous_cluster.port or DEFAULT_PORT
     try:
@@ -169,7 +172,9 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
 
 
 def _claim_ports(claim_socket: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
-    """Returns a range of ports for apps, most of which are free. The first choice is tried first, then later ranges.
+    """Reserves and returns a range of ports for apps, most of which are free.
+
+    The first choice is tried first, then later ranges.
 
     ``claim_socket`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
     process: clusters that start at the same moment choose different ranges.

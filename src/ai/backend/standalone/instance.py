@@ -80,7 +80,7 @@ def write_cluster_file(path: Path, cluster: ClusterFile) -> None:
 
 
 def already_runs(root: Path, pid: int | str) -> Conflict:
-    """Returns the error for a second ``up`` on the same data directory."""
+    """Returns the Conflict error for a second ``up`` on a data directory whose cluster runs."""
     return Conflict(
         f"A cluster already runs on {root} (process {pid}). "
         "Use it, stop it with `backend.ai down`, or name another place with --data-dir.",

@@ -67,7 +67,10 @@ class ManagerDaemon:
             await store.put_many({"volumes/default_host": FOLDER_HOST})
 
     async def _register_app_proxy(self) -> None:
-        """Registers the cluster's app proxy in resource groups without one, and updates its address in the others."""
+        """Sets the cluster's app proxy in the resource groups that have none, and its address where it is set already.
+
+        Resource groups with another app proxy stay as they are.
+        """
         if not self._cluster.coordinator_port:
             return
         groups, own_secret = self.manager.stores.resource_groups, secret(self._layout, "app-proxy")

@@ -185,8 +185,9 @@ class LoginService:
         return SignIn(token=await self._begin_login(secret, address, client), secret=secret, problem={})
 
     async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
-        """Returns the login session of a cookie. Returns None if the session has ended or never existed. Raises
-        Unavailable.
+        """Returns the login session to which a cookie's token belongs; None if the session has ended or never existed.
+
+        Raises Unavailable.
 
         ``is_use``: whether somebody uses the session by this request, which puts its end by inactivity off. A session
         that another web server ends is accepted for :data:`~ai.backend.web.login.recent.RECENT_S` more seconds.
@@ -215,7 +216,7 @@ class LoginService:
         return Login(login_id=stored_login.login_id, secret=secret, expires_at=stored_login.expires_at)
 
     async def active_ids(self, login_ids: Collection[str]) -> set[str]:
-        """Returns the given login sessions that have not ended. Raises Unavailable."""
+        """Returns those of the given ids whose login sessions have not ended. Raises Unavailable."""
         return {login_id for login_id in login_ids if await self._find_live(login_id) is not None}
 
     async def extend(self, login: Login) -> Login:
@@ -312,7 +313,7 @@ def _address_key(address: str) -> str:
 
 
 def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None:
-    """Returns the keys in a manager's reply.
+    """Returns the keypair and role of a user from a manager's reply to a sign-in.
 
     Returns None if the manager first requires something else, such as a one-time password.
     """

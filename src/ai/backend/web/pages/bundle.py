@@ -1,4 +1,7 @@
-"""Loads the bundle of the console for serving. The bundle is named by the digest of its files and compressed once."""
+"""Loads all files of a built console into memory, compressed, for serving.
+
+The bundle is named by the digest of its files and compressed once.
+"""
 
 from __future__ import annotations
 
