@@ -64,8 +64,10 @@ _HEALTH_RECOVERY_S = 120.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes how large a simulated cluster is and what happens in it. ``busy_s``: how long users act and faults
-    happen; ``mean_..._steps``: the mean life of daemons; None: for ever."""
+    """Describes how large a simulated cluster is and what happens in it.
+
+    ``busy_s``: how long users act and faults happen; ``mean_..._steps``: the mean life of daemons; None: for ever.
+    """
 
     managers: int = 2
     agents: int = 3

@@ -41,8 +41,9 @@ _READY_TIMEOUT_S = 30.0
 
 
 async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started_at_s: float) -> None:
-    """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM. The caller holds the lock of the
-    directory.
+    """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM.
+
+    The caller holds the lock of the directory.
 
     ``ready_fd`` replaces standard output for a detached cluster.
     """

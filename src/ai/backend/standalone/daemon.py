@@ -88,8 +88,9 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 
 async def run(daemon: Daemon) -> None:
-    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment. SIGHUP
-    reloads it, where it can be.
+    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment.
+
+    SIGHUP reloads it, where it can be.
 
     After that death the next supervisor waits for its port and files: the daemon ends at once if it cannot stop soon,
     as it may at any instruction.

@@ -38,8 +38,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     web_port: int | None = None
 
     def with_absolute_paths(self) -> UpOptions:
-        """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
-        InvalidInput."""
+        """Returns the options with absolute paths, since a detached cluster runs in another directory.
+
+        Raises InvalidInput.
+        """
         mock = _absolute_path(self.mock, (DEFAULT_MOCK, NONE_WORD), "mock accelerator file")
         if mock not in (None, DEFAULT_MOCK, NONE_WORD):
             _check_declaration(Path(mock))

@@ -1,5 +1,6 @@
-"""Connects the agent with the runner of a container through its relay's socket. After the container's end reads the
-messages that the relay left on disk.
+"""Connects the agent with the runner of a container through its relay's socket.
+
+After the container's end reads the messages that the relay left on disk.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _ANSWER_TIMEOUT_S = 2.0
 
 
 class DockerChannel(RunnerChannel):
-    """Implements :class:`RunnerChannel` for a container. Without ``relay_channel`` it only reads the messages left on
-    disk.
+    """Implements :class:`RunnerChannel` for a container.
+
+    Without ``relay_channel`` it only reads the messages left on disk.
     """
 
     def __init__(

@@ -29,8 +29,10 @@ _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the features that the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names
-    from the specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI.
+    """Describes the features that the engine supports.
+
+    ``cgroups`` is 1 or 2. It injects devices by their CDI names from the specifications in ``cdi_directories``, which
+    may hold none; lowest priority first, empty without CDI.
     """
 
     version: str
@@ -43,8 +45,10 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a container's paths on the host and the session's user. ``files``: paths to mount read-only, by target;
-    ``staged``: paths of mounts from beneath a folder, by source."""
+    """Holds a container's paths on the host and the session's user.
+
+    ``files``: paths to mount read-only, by target; ``staged``: paths of mounts from beneath a folder, by source.
+    """
 
     home: Path
     channel: Path

@@ -90,8 +90,9 @@ class Creation(msgspec.Struct, frozen=True):
         return record
 
     async def _check_networks(self) -> None:
-        """Checks that the engine has every network that plugins attach. Raises CreationDenied naming the first that is
-        missing.
+        """Checks that the engine has every network that plugins attach.
+
+        Raises CreationDenied naming the first that is missing.
         """
         plugin_networks = [name for name in self.spec.config.networks if name not in ("none", "host")]
         if not plugin_networks:

@@ -277,8 +277,9 @@ class Handles:
         return handle
 
     def _record_of(self, pod: Pod) -> PodRecord | None:
-        """Returns the decoded record of a pod, or None for a pod that is not ours. A record is decoded once for all
-        states of its pod.
+        """Returns the decoded record of a pod, or None for a pod that is not ours.
+
+        A record is decoded once for all states of its pod.
         """
         handle = self._by_uid.get(pod.metadata.uid)
         last_record_text = (

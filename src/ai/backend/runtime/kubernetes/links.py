@@ -47,8 +47,9 @@ class PodLink(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def send(self, *messages: Mapping[str, Any]) -> None:
-        """Sends messages to the relay, and waits until the connection accepts more. Small messages are sent as one
-        piece. Raises Unavailable without a connection.
+        """Sends messages to the relay, and waits until the connection accepts more.
+
+        Small messages are sent as one piece. Raises Unavailable without a connection.
         """
         frames, batch_bytes = [], 0
         for message in messages:

@@ -141,8 +141,9 @@ class RelayListener:
         await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
     def add_pending(self, pending_connection: _PendingConnection, address: str) -> bool:
-        """Counts a connection that has not named its pod yet. Returns False if there are too many, in all or from this
-        address.
+        """Counts a connection that has not named its pod yet.
+
+        Returns False if there are too many, in all or from this address.
         """
         if len(self._pending) >= MAX_PENDING_CONNECTIONS or self._pending_counts[address] >= MAX_PENDING_OF_ADDRESS:
             return False

@@ -238,8 +238,9 @@ def security_of_pod(settings: KubernetesRuntimeSettings) -> dict[str, Any]:
 
 
 def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
-    """Returns the security context of a container by the restricted standard. Only a session's container may write its
-    root file system.
+    """Returns the security context of a container by the restricted standard.
+
+    Only a session's container may write its root file system.
     """
     return {
         "allowPrivilegeEscalation": False,
@@ -490,8 +491,9 @@ def _folder_volumes(
 
 
 def _claim_of(mount: Mount, settings: KubernetesRuntimeSettings) -> tuple[str, str]:
-    """Returns the PersistentVolumeClaim and the sub-path of a mount. The kubelet opens sub-paths through no link that
-    leaves them.
+    """Returns the PersistentVolumeClaim and the sub-path of a mount.
+
+    The kubelet opens sub-paths through no link that leaves them.
     """
     data = {"field": "mounts", "key": mount.target}
     if os.path.normpath(mount.target) != mount.target or mount.target in FORBIDDEN_TARGETS:

@@ -25,8 +25,9 @@ LISTED_S = 45.0
 
 
 class SessionNetworks:
-    """Makes, lists and removes the networks of sessions on the nodes of one cluster. A network's record is its policy,
-    which also names the node of its session.
+    """Makes, lists and removes the networks of sessions on the nodes of one cluster.
+
+    A network's record is its policy, which also names the node of its session.
     """
 
     def __init__(self, api: KubeApi, settings: KubernetesRuntimeSettings, handles: Handles) -> None:
@@ -73,8 +74,9 @@ class SessionNetworks:
         await self._api.delete(NETWORK_POLICIES, policy_name(session_id), self._settings.namespace)
 
     async def on_node(self, node: str) -> Sequence[SessionId]:
-        """Returns the sessions that have a network on a node. Sessions without a pod whose network an earlier release
-        made are included.
+        """Returns the sessions that have a network on a node.
+
+        Sessions without a pod whose network an earlier release made are included.
 
         What others have made or removed since the last listing is missing.
         """

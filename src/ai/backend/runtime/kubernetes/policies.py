@@ -20,15 +20,17 @@ _DNS_PORT = 53
 
 
 def default_policy_name(instance: str) -> str:
-    """Returns the name of an installation's default policy. Names differ by installation, so that two in one namespace
-    do not overwrite each other's policy.
+    """Returns the name of an installation's default policy.
+
+    Names differ by installation, so that two in one namespace do not overwrite each other's policy.
     """
     return _DEFAULT_POLICY if instance == "default" else f"{_DEFAULT_POLICY}-{instance}"
 
 
 def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence[str]) -> dict[str, Any]:
-    """Returns the default policy of all sessions. It admits no incoming connection, and outgoing ones only to name
-    servers, the agents and the allowed networks.
+    """Returns the default policy of all sessions.
+
+    It admits no incoming connection, and outgoing ones only to name servers, the agents and the allowed networks.
     """
     allowed_blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
     agent_blocks = [{"ipBlock": {"cidr": network}} for network in agent_networks]

@@ -178,8 +178,9 @@ class KubernetesRuntime(AbstractRuntime):
             return None if handle is None else await self._end_workload(handle, grace_s, "stopped")
 
     async def _end_workload(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """Ends a workload through its relay, which needs no API server. Deletes the pod if the relay does not end the
-        workload. Raises Unavailable.
+        """Ends a workload through its relay, which needs no API server.
+
+        Deletes the pod if the relay does not end the workload. Raises Unavailable.
         """
         if handle.exit is not None:
             return handle.exit

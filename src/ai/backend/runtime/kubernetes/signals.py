@@ -203,8 +203,9 @@ def is_node_gone(pod: Pod) -> bool:
 
 
 def printable(text: str) -> str:
-    """Replaces the characters of a text that a database or terminal may refuse. The text comes from a user's
-    program.
+    """Replaces the characters of a text that a database or terminal may refuse.
+
+    The text comes from a user's program.
     """
     return _UNPRINTABLE_PATTERN.sub("?", text)
 

@@ -58,8 +58,9 @@ class BundleView(SandboxView):
         self._add_mount("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
 
     def show_system(self, *, has_devices: bool) -> None:
-        """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host. Raises CreationDenied for
-        devices.
+        """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host.
+
+        Raises CreationDenied for devices.
         """
         if has_devices:
             raise CreationDenied("gVisor is given no devices here", data={"field": "devices", "key": "*"})

@@ -74,8 +74,9 @@ class Creation(msgspec.Struct, frozen=True):
     cookie: str
 
     def prepare(self) -> Record:
-        """Writes the workload's record, home, files and plan. Raises CreationDenied or OSError; then the caller
-        removes them.
+        """Writes the workload's record, home, files and plan.
+
+        Raises CreationDenied or OSError; then the caller removes them.
         """
         registry = CdiRegistry(cdi_directories(self.state.path))
         visible_folders = VISIBLE_FOLDERS if self.image.rootfs is None else ()

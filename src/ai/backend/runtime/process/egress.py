@@ -69,8 +69,9 @@ def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]
 
 
 def _tun_problem(uid: int | None) -> str:
-    """Returns why the user of sessions cannot open the TUN device, which helpers need. Returns an empty text if the
-    user can open it.
+    """Returns why the user of sessions cannot open the TUN device, which helpers need.
+
+    Returns an empty text if the user can open it.
     """
     try:
         mode = Path(_TUN_PATH).stat().st_mode

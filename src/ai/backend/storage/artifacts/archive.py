@@ -115,8 +115,10 @@ async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
 async def transfer(
     source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, report: Callable[[int], None]
 ) -> None:
-    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added. Raises
-    NoSuchFile: the source does not exist."""
+    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added.
+
+    Raises NoSuchFile: the source does not exist.
+    """
     await source.stat(key)
     upload = await upload_of(target, target_key, size)
     try:

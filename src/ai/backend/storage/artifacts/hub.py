@@ -118,8 +118,10 @@ class Hub:
         self._token = token
 
     async def _run(self, library_call: Callable[[HfApi], T]) -> T:
-        """Runs calls of the library in a thread. Raises ArtifactNotFound, ArtifactRejected, RegistryRefused,
-        RegistryUnavailable, AddressRefused, NotSupported."""
+        """Runs calls of the library in a thread.
+
+        Raises ArtifactNotFound, ArtifactRejected, RegistryRefused, RegistryUnavailable, AddressRefused, NotSupported.
+        """
         install_transport()
         from huggingface_hub import HfApi
 

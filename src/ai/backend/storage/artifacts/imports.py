@@ -234,8 +234,10 @@ class Imports:
         return failures
 
     async def begin_upload(self, request: wire.UploadRequest, url_of: UrlOf) -> wire.UploadAnswer:
-        """Returns URLs to put the files of a revision that users upload. Raises ArtifactRejected, StaleAttempt,
-        VolumeNotFound, InvalidInput."""
+        """Returns URLs to put the files of a revision that users upload.
+
+        Raises ArtifactRejected, StaleAttempt, VolumeNotFound, InvalidInput.
+        """
         revision = request.revision_id
         storage = self.storages.of_stage("download", request.stages.download)
         files = tuple(

@@ -98,8 +98,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFile, ...]:
-    """Returns the announced files, sorted by path. Raises ArtifactRejected: there are none, or too many, they are too
-    large, or a name is not valid."""
+    """Returns the announced files, sorted by path.
+
+    Raises ArtifactRejected: there are none, or too many, they are too large, or a name is not valid.
+    """
     if not files:
         raise ArtifactRejected("The artifact has no files.")
     if len(files) > limits.max_files:

@@ -204,8 +204,10 @@ class Pipeline:
         return verified
 
     async def _check_contents(self, plan: Plan) -> Verified:
-        """Compares the files with the plan; removes wrong files, so that they are fetched again. Raises
-        ArtifactDamaged."""
+        """Compares the files with the plan; removes wrong files, so that they are fetched again.
+
+        Raises ArtifactDamaged.
+        """
         pass_count = self._has_verify + self._request.verify
         self._progress.begin(
             ImportPhase.VERIFYING, done_bytes=0, total_bytes=plan.size * pass_count, file_count=len(plan.files)

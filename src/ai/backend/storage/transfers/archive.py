@@ -169,8 +169,9 @@ def _zip_parts(volume: AbstractVolume, folder: VFolderId, paths: Sequence[Folder
 def _named_entries(
     volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]
 ) -> Iterator[tuple[str, ArchiveEntry]]:
-    """Yields the files and directories below the paths, each with its name in the archive. Raises Conflict for too many
-    links.
+    """Yields the files and directories below the paths, each with its name in the archive.
+
+    Raises Conflict for too many links.
     """
     link_name_hashes: set[int] = set()
     for path in paths:

@@ -124,8 +124,10 @@ async def _finish_response(request: web.Request, response: web.StreamResponse) -
 
 
 async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, byte_count: int) -> None:
-    """Sends bytes of a file by sendfile(2) if loop and transport can, else in parts. Raises ConnectionError: the client
-    has disconnected, or the file is shorter than announced."""
+    """Sends bytes of a file by sendfile(2) if loop and transport can, else in parts.
+
+    Raises ConnectionError: the client has disconnected, or the file is shorter than announced.
+    """
     loop, transport = asyncio.get_running_loop(), request.transport
     if transport is None:
         raise ConnectionResetError
@@ -150,8 +152,10 @@ async def _send(request: web.Request, response: web.StreamResponse, fd: int, off
 
 
 async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filename: str) -> web.StreamResponse:
-    """Sends a stream of unknown length; closes the connection if the stream fails. Raises ConnectionError: the client
-    has disconnected or does not read."""
+    """Sends a stream of unknown length; closes the connection if the stream fails.
+
+    Raises ConnectionError: the client has disconnected or does not read.
+    """
     first_part = await anext(parts)
     response = web.StreamResponse(
         headers={"Content-Type": "application/zip", "Content-Disposition": disposition(filename)}

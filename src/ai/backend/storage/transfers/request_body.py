@@ -85,8 +85,11 @@ class StreamBody:
         return b"".join(self._waiting)
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Writes all bytes, or the received part of an interrupted body. Raises BodyTooSlow: no bytes are received
-        for :data:`BODY_IDLE_TIMEOUT_S`; ConnectionError, and the errors of the sink."""
+        """Writes all bytes, or the received part of an interrupted body.
+
+        Raises BodyTooSlow: no bytes are received for :data:`BODY_IDLE_TIMEOUT_S`; ConnectionError, and the errors of
+        the sink.
+        """
         try:
             async for part in self._parts():
                 self._waiting.append(part)

@@ -101,8 +101,10 @@ class Tokens:
         return token
 
     def read(self, token: str, claims_type: type[ClaimsT]) -> ClaimsT:
-        """Returns the claims of a token. Raises AuthenticationFailed: it is forged, expired, not valid yet, or for
-        another operation or audience."""
+        """Returns the claims of a token.
+
+        Raises AuthenticationFailed: it is forged, expired, not valid yet, or for another operation or audience.
+        """
         claims, expires_at = self._valid.get(token, (None, 0))
         if isinstance(claims, claims_type) and time.time() < expires_at:
             return claims

@@ -75,8 +75,10 @@ class Sink:
         self._upload.write(data)
 
     def take(self, connection: socket.socket, max_bytes: int) -> int:
-        """Writes up to ``max_bytes`` bytes from a connection and returns their number. Raises BlockingIOError: no bytes
-        are available now; ConnectionError: the connection has ended; StorageFull."""
+        """Writes up to ``max_bytes`` bytes from a connection and returns their number.
+
+        Raises BlockingIOError: no bytes are available now; ConnectionError: the connection has ended; StorageFull.
+        """
         if self._digest is None:
             taken_bytes = self._upload.receive(connection.fileno(), max_bytes)
         else:
@@ -117,8 +119,10 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREAD_COUNT, "upload")
 
     async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
-        """Reserves space for an upload and returns its claims; an empty file is published at once. Raises
-        PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile."""
+        """Reserves space for an upload and returns its claims; an empty file is published at once.
+
+        Raises PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile.
+        """
         if size > self.max_size:
             raise PayloadTooLarge(f"At most {self.max_size} bytes are taken.", data={"limit": self.max_size})
         record = UploadRecord(session=secrets.token_hex(16), folder=folder, path=path, size=size)

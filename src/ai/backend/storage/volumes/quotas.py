@@ -69,8 +69,10 @@ class QuotaAccounting:
         return ScopeState(account.used_bytes + account.grown_bytes, account.file_count, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
-        """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
-        volume enforces limits itself, this only refuses earlier."""
+        """Reserves ``size`` bytes until :meth:`end_reservation`.
+
+        Raises QuotaExceeded if they do not fit. Where the volume enforces limits itself, this only refuses earlier.
+        """
         account = self._account(volume, scope)
         try:
             limit = await volume.scope_limit(scope)

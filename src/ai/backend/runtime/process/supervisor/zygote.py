@@ -59,8 +59,9 @@ def _collect_ended_shims(*_: object) -> None:
 
 
 def _fork_shim(request_socket: socket.socket, directory: str, report_fd: int, namespace_fd: int | None = None) -> None:
-    """Forks one shim for a prepared directory. Each fork of this process costs a millisecond for the pages that both
-    write to later.
+    """Forks one shim for a prepared directory.
+
+    Each fork of this process costs a millisecond for the pages that both write to later.
     """
     child_pid = os.fork()
     if child_pid:
