@@ -1,4 +1,4 @@
-"""Provides functions for workloads that both runtimes share: records on disk, environment, and devices."""
+"""Provides the records on disk, environment variables and device checks of the process and Docker runtimes."""
 
 from __future__ import annotations
 

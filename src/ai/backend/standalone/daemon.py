@@ -1,5 +1,7 @@
-"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy |
-web | agent ID)."""
+"""Runs one daemon of an embedded cluster whose daemons are separate processes.
+
+Usage: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy | web | agent ID).
+"""
 
 from __future__ import annotations
 

@@ -30,9 +30,10 @@ class RewrittenArchive(msgspec.Struct, frozen=True):
 def rewrite(
     source_archive: Path, target_archive: Path, image_name: str, config: Mapping[str, Any], is_compressed: bool
 ) -> RewrittenArchive:
-    """Copies the layers of the only image of an archive into an archive with a new name and with ``config``.
+    """Copies the layers of an archive's image into a new archive, with a new name and the configuration ``config``.
 
-    The container's own configuration is not copied. Raises WorkloadError if it is no archive of an image, OSError.
+    The archive has only this image. The container's own configuration is not copied. Raises WorkloadError if it is no
+    archive of an image, OSError.
     """
     try:
         return _rewrite_archive(source_archive, target_archive, image_name, config, is_compressed)

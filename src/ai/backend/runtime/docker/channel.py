@@ -25,7 +25,7 @@ _ANSWER_TIMEOUT_S = 2.0
 
 
 class DockerChannel(RunnerChannel):
-    """Implements :class:`RunnerChannel` for a container.
+    """Implements :class:`RunnerChannel` for a container, by a connection to the container's relay.
 
     Without ``relay_channel`` it only reads the messages left on disk.
     """

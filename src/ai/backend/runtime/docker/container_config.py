@@ -1,5 +1,7 @@
-"""Builds the body of the engine's create call from a workload's specification; reads only device nodes and CDI
-specifications."""
+"""Builds the body of the engine's request that creates a container, from a workload's specification.
+
+Reads only device nodes and CDI specifications.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the features that the engine supports.
+    """Describes the features that the Docker engine supports.
 
-    ``cgroups`` is 1 or 2. It injects devices by their CDI names from the specifications in ``cdi_directories``, which
-    may hold none; lowest priority first, empty without CDI.
+    ``cgroups`` is 1 or 2. The engine injects devices by their CDI names from the specifications in ``cdi_directories``,
+    which may hold none; lowest priority first, empty without CDI.
     """
 
     version: str
@@ -121,11 +123,9 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> tuple[str, ...]:
-    """Returns the networks of a container: first the session's own network or the default one, then the networks that
-    plugins attach.
+    """Returns the networks of a container, first the session's own network or the default one.
 
-    Without a network (``none``) a container has those of plugins alone, as engines join nothing to it. Raises
-    CreationDenied where it has the host's, to which nothing can be attached.
+    The networks that plugins attach follow.
     """
     default_network = settings.network if settings.network != "auto" else engine_facts.network
     session_network = spec.network.network_id if spec.network is not None else default_network

@@ -18,7 +18,7 @@ MAX_UNREAD_BYTES = 1 << 20
 
 
 class PodChannel(RunnerChannel):
-    """Implements :class:`RunnerChannel` for a pod.
+    """Implements :class:`RunnerChannel` for a pod, by the link to the pod's relay.
 
     A channel without a ``link`` only reports the end of the workload.
     """
@@ -37,7 +37,7 @@ class PodChannel(RunnerChannel):
         self._is_closed = False
 
     async def attach(self, *, epoch: int, last_seq: int) -> None:
-        """Takes over the runner's stream of frames.
+        """Takes over the stream of frames from the runner for this agent.
 
         Raises Unavailable, or Conflict if a newer epoch has taken it over.
         """

@@ -118,7 +118,7 @@ class Hub:
         self._token = token
 
     async def _run(self, library_call: Callable[[HfApi], T]) -> T:
-        """Runs calls of the library in a thread.
+        """Calls a function with the client of the hub's library in a thread, and returns its result.
 
         Raises ArtifactNotFound, ArtifactRejected, RegistryRefused, RegistryUnavailable, AddressRefused, NotSupported.
         """

@@ -90,7 +90,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of one revision."""
+    """Holds the largest number of files, size of a file and total size that one revision may have."""
 
     max_files: int
     max_file_bytes: int

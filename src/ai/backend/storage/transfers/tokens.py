@@ -1,5 +1,6 @@
-"""Issues and verifies tokens of transfers: JWT with HS256, each for one operation on one object, for a limited time
-(peer facts 5).
+"""Issues and verifies the tokens of transfers, each for one operation on one object and for a limited time.
+
+They are JWT with HS256 (peer facts 5).
 """
 
 from __future__ import annotations

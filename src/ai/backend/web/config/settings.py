@@ -1,5 +1,7 @@
-"""The file ``webserver.conf`` or ``web.toml`` (spec 03-02, "Install Backend.AI Webserver" and "Webserver
-Configuration")."""
+"""Settings of the web server, from the file ``webserver.conf`` or ``web.toml``.
+
+See spec 03-02, "Install Backend.AI Webserver" and "Webserver Configuration".
+"""
 
 from __future__ import annotations
 

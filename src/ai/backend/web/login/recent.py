@@ -46,7 +46,7 @@ class RecentLogins:
         return recent_login
 
     def put(self, stored: StoredLogin, secret: LoginSecret, *, generation: int) -> None:
-        """Caches a login session that was read in ``generation``, unless something has changed since then."""
+        """Caches a login session, unless the cache was cleared since the session was read in ``generation``."""
         if generation != self.generation:
             return
         if len(self._logins) >= _MAX_LOGINS:

@@ -27,9 +27,9 @@ _DEFAULT_ROUTE = f"{DEVICE}\t00000000\t"
 
 
 def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, int]:
-    """Gives a network namespace a way out through a helper.
+    """Connects a network namespace to the outside by a helper process; makes the namespace unless one is passed.
 
-    Makes a new namespace unless one is passed. Returns the namespace's descriptor and the helper.
+    Returns the namespace's descriptor and the helper.
 
     Closes ``namespace_fd``. Raises OSError.
     """
