@@ -1,4 +1,4 @@
-"""The settings that both runtimes have."""
+"""The settings that the process runtime and the Docker runtime have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ GIB = 1024 * MIB
 
 
 class RuntimeSettings(Settings):
-    """Holds the settings that both runtimes have. The defaults suit a laptop and a server alike."""
+    """Holds the settings that the process runtime and the Docker runtime have in common.
+
+    The defaults suit a laptop and a server alike.
+    """
 
     kernel_uid: int = Field(
         59500, ge=1, le=2**31 - 2, description="Host user id of all sessions where the agent runs as root; never 0."

@@ -1,4 +1,4 @@
-"""Provides functions for workloads that both runtimes share: records on disk, environment, and devices."""
+"""Provides the records on disk, environment variables and device checks of the process and Docker runtimes."""
 
 from __future__ import annotations
 
@@ -98,8 +98,9 @@ def environment(
     reserved_names: Collection[str] = (),
     image_variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Returns the runner's environment. The session's variables override those of the image, and these the defaults,
-    but never the identity.
+    """Returns the environment variables of a workload's runner, merged from defaults, image, session and identity.
+
+    The session's variables override those of the image, and these the defaults, but never the identity.
 
     Those of session and image are prefixed: none of them (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the
     loader of the sandbox, or of the process that holds the channel.

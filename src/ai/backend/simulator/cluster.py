@@ -64,8 +64,10 @@ _HEALTH_RECOVERY_S = 120.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes how large a simulated cluster is and what happens in it. ``busy_s``: how long users act and faults
-    happen; ``mean_..._steps``: the mean life of daemons; None: for ever."""
+    """Describes how large a simulated cluster is and what happens in it.
+
+    ``busy_s``: how long users act and faults happen; ``mean_..._steps``: the mean life of daemons; None: for ever.
+    """
 
     managers: int = 2
     agents: int = 3
@@ -196,7 +198,10 @@ class Cluster:
         return replace(request, claim=claim_name, resources={"cpu": (request.resources or {})["cpu"]})
 
     async def create_claims(self) -> None:
-        """Creates the claims of the plan, with idle times that end while users act, and without."""
+        """Creates the device claims of the plan, some with a short idle time and some without.
+
+        The idle times end while users act.
+        """
         for number in range(self.plan.claims):
             request = CreateClaim(
                 name=f"claim-{number}",
@@ -411,7 +416,7 @@ class Cluster:
         return ""
 
     async def fill(self) -> None:
-        """Checks that no slot is still occupied, by running a session that takes a whole node on each node.
+        """Checks that all slots are free, by running one session on each node that takes the whole node.
 
         Raises AssertionError.
         """

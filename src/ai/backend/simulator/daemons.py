@@ -31,7 +31,10 @@ _START_TIMEOUT_S = 60.0
 
 
 class Daemon:
-    """Runs a daemon in processes of ``mean_steps`` steps on average (None: it does not die), one after another."""
+    """Runs one daemon as a sequence of simulated processes, each of which dies after ``mean_steps`` steps on average.
+
+    With ``mean_steps`` None the process does not die.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -125,7 +128,10 @@ class ManagerDaemon(Daemon):
 
 
 class Inbox:
-    """Receives callbacks as a :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`, by session."""
+    """Receives the callbacks of sessions in place of their URLs, and may fail at random.
+
+    Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
+    """
 
     def __init__(self, world: World) -> None:
         self.received: dict[str, list[int]] = {}
@@ -199,7 +205,7 @@ class AgentDaemon(Daemon):
 
 
 class NoKits:
-    """Replaces the kits of service programs, and provides no services in sessions."""
+    """Replaces the kits of service programs in a simulated agent; sessions then have no such services."""
 
     is_built_in = False
 
@@ -218,7 +224,7 @@ class NoKits:
 
 
 class NoMeter:
-    """Replaces the meter of the machine, and measures nothing."""
+    """Replaces the measurement of a node's machine in a simulated agent, and returns no measurements."""
 
     def measure(self) -> Sequence[Measurement]:
         return ()

@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 class InlineDatabase(Database):
-    """SQLite in memory, whose transactions run at once in the thread of the event loop, so that runs are repeatable.
+    """Provides a SQLite database in memory that runs each transaction at once in the event loop's thread.
+
+    Runs of the simulation are therefore repeatable.
 
     Args:
         tables: names of the tables that it has.

@@ -40,7 +40,10 @@ class Disk:
         self._world = world
 
     def begin_write(self, written_name: str) -> None:
-        """Begins a write. Raises OSError if the disk is full, ProcessDied if the process is dead from here on."""
+        """Checks that a value can be written now, and may kill the agent's process before the write.
+
+        Raises OSError if the disk is full, ProcessDied if the process is dead from here on.
+        """
         process, world = CURRENT_PROCESS.get(), self._world
         if process is None or not process.is_alive or process is not self.using_process:
             raise ProcessDied
@@ -52,7 +55,7 @@ class Disk:
             raise ProcessDied
 
     def end_write(self, written_name: str) -> None:
-        """Ends a write. Raises ProcessDied."""
+        """May kill the agent's process after a write. Raises ProcessDied."""
         process, world = CURRENT_PROCESS.get(), self._world
         if process is not None and world.chance(world.faults.write_fails / 2):
             world.trace("killed after writing", written_name)
@@ -60,7 +63,7 @@ class Disk:
             raise ProcessDied
 
     def has_news(self, ack: ObservationAck | None) -> bool:
-        """Returns True if there are observations that the manager has not acknowledged."""
+        """Returns True if the disk holds observations of kernels that the manager has not acknowledged."""
         seq = ack.seq if ack is not None and ack.epoch == self.epoch else 0
         return any(_decode_observation(value).seq > seq for value in self.outbox)
 
@@ -206,7 +209,7 @@ class _Outbox:
         self._disk.end_write("an observation")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Clears the outbox if nothing remains to be sent, as the real file does."""
+        """Clears the outbox if no observations remain to be sent, as the real file does."""
         if not observations:
             self.rewrite(observations)
 

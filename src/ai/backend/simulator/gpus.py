@@ -31,7 +31,10 @@ _SPEC = AllocMapSpec(kind="discrete")
 
 
 class SimulatedGpu(SimulatedPlugin):
-    """Simulates two devices that can be cut into halves and quarters. The partitions outlive the agents of the node."""
+    """Simulates a node's two GPUs, which can be cut into halves and quarters.
+
+    The partitions outlive the agents of the node.
+    """
 
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(partitionable=True)
 

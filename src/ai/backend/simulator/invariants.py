@@ -48,7 +48,7 @@ class Invariants:
         self._tokens: dict[str, SessionId] = {}
 
     def record_session_id(self, session_id: SessionId, token: str) -> None:
-        """Records the session id that a client received for its token."""
+        """Records the session id that a client received for its request token, and a violation for a second id."""
         if self._tokens.setdefault(token, session_id) != session_id:
             self.broken.append(f"{token} gave two sessions")
 
@@ -195,7 +195,7 @@ class Invariants:
                 self.broken.append(f"callbacks to {url} came in the order {callback_ids}")
 
     def _check_events(self, cluster: Cluster) -> None:
-        """Checks that the last event of each session fits its row."""
+        """Checks that the last event of each session fits the session's stored status."""
         last_events: dict[SessionId, str] = {}
         for event in cluster.memory.events:
             if event.session_id is not None and event.kernel_id is None:
@@ -252,7 +252,7 @@ def _count_devices(
 
 
 def first_leftover(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
-    """Describes the first workload, report or hook call that agents still hold.
+    """Describes the first workload, report or hook call that an agent holds although no session needs it any more.
 
     Returns an empty text if nothing is left.
     """

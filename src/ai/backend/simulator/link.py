@@ -20,7 +20,9 @@ _MAX_TRANSIT_S = 20.0
 
 
 class SimulatedLink(MemoryLink):
-    """Simulates the link of one manager. Handlers run in the process that has started their end.
+    """Simulates the connections between one manager and its agents.
+
+    Handlers run in the process that has started their end.
 
     A message to a dead process is lost, and the connection is found broken a little later.
     """
@@ -123,7 +125,10 @@ class SimulatedLink(MemoryLink):
 
 
 class SimulatedAgentEndpoint(MemoryAgentEndpoint):
-    """Represents the agent's end of a :class:`SimulatedLink`. It belongs to the process that starts it."""
+    """Represents the agent's end of a :class:`SimulatedLink`.
+
+    It belongs to the process that starts it.
+    """
 
     def __init__(self, link: SimulatedLink, agent_id: str) -> None:
         super().__init__(link, agent_id)

@@ -117,7 +117,7 @@ class Node:
         return [key for key, workload in self.fake.workloads.items() if workload.exit is None]
 
     def check(self) -> list[str]:
-        """Returns the kernels with two live workloads and the devices that workloads share."""
+        """Returns the violations on a node: kernels with two live workloads, and devices that workloads share."""
         used_amounts: dict[tuple[str, str], Decimal] = {}
         violations = []
         attempt_by_kernel: dict[KernelId, int] = {}
@@ -272,7 +272,7 @@ class SimulatedRuntime(FakeRuntime):
 
 
 class _Channel(RunnerChannel):
-    """Sends frames to the runner, which handles them even if the agent dies."""
+    """Passes the agent's frames to the simulated runner, which handles a frame even if the agent dies meanwhile."""
 
     def __init__(self, world: World, process: Process, inner_channel: RunnerChannel) -> None:
         self._world = world
@@ -307,7 +307,10 @@ class SimulatedPlugin(AbstractComputePlugin):
     version = "1.0"
 
     async def _misbehave(self, hook: str) -> bool:
-        """Fails or hangs at random. Returns True if the caller must return a wrong value."""
+        """Makes a plugin's call fail, hang or return a wrong value at random.
+
+        Returns True if the caller must return a wrong value.
+        """
         world = self.node.world
         if self.node.is_plugin_broken and world.faults.misbehave and hook in HOOK_NAMES:
             raise RuntimeError(f"{hook} is broken")

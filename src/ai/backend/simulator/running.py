@@ -40,7 +40,10 @@ async def run_story(cluster: Cluster) -> None:
 
 @contextmanager
 def undisturbed(errors: list[str]) -> Iterator[None]:
-    """Disables the garbage collector, and collects logged mistakes of the program instead of showing logs."""
+    """Disables the garbage collector in a ``with`` block, and collects unexpected logged exceptions in ``errors``.
+
+    Logs are not shown.
+    """
     was_enabled, error_handler = gc.isenabled(), _Errors(errors)
     root = logging.getLogger("ai.backend")
     root_level, was_propagating = root.level, root.propagate
@@ -62,7 +65,7 @@ _EXPECTED_ERRORS = (BackendError, OSError, TimeoutError, asyncio.CancelledError,
 
 
 class _Errors(logging.Handler):
-    """Collects logged exceptions that are mistakes of the program."""
+    """Collects the logged exceptions that show a mistake of the program; expected errors are ignored."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__(logging.ERROR)

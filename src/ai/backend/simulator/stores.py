@@ -35,7 +35,10 @@ _TABLE_NAMES = frozenset(
 
 
 def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
-    """Returns the stores without faults, for the invariants and for tests; ``now`` is the time of the leases."""
+    """Returns in-memory stores that never fail, for the invariants and for tests.
+
+    ``now`` is the time of the leases.
+    """
     database = InlineDatabase(_TABLE_NAMES)
     return Stores(
         sessions=MemorySessionStore(memory),
@@ -57,7 +60,10 @@ def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
 
 
 def with_faults(world: World, stores: Stores, on_commit: Callable[[], None]) -> Stores:
-    """Returns the stores with faults, for a manager. ``on_commit`` is called after each transaction that may write."""
+    """Returns stores that fail or are slow at random, in front of the given stores, for a simulated manager.
+
+    ``on_commit`` is called after each transaction that may write.
+    """
     faulty_stores = {
         name: FaultyStore(world, store, name, on_commit)
         for name in stores.__struct_fields__

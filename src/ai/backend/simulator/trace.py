@@ -1,4 +1,6 @@
-"""Simulates a day of a cluster: sessions arrive and end, agents fail and come back, one policy decides.
+"""Simulates a trace of sessions on a cluster's snapshot under one scheduling policy.
+
+Sessions arrive and end, agents fail and come back.
 
 Usage: python -m ai.backend.simulator.trace SNAPSHOT.json TRACE.json [--order NAME] [--placement NAME] [--fail HOURS]
 
@@ -51,7 +53,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Outcome:
-    """Holds the result of a replay. ``waits`` are the seconds between each run session's last request and its start."""
+    """Holds the result of a replay: the waiting times of sessions, and the numbers of done, killed and stuck sessions.
+
+    ``waits`` are the seconds between each run session's last request and its start.
+    """
 
     waits: list[float] = field(default_factory=list)
     done: int = 0
@@ -83,7 +88,10 @@ class _Running:
 
 
 class Replay:
-    """Simulates a cluster from event to event. Equal seeds give equal results."""
+    """Simulates a cluster that runs the sessions of a trace, from event to event.
+
+    Equal seeds give equal results.
+    """
 
     def __init__(self, cluster: Snapshot, policy: Policy, *, seed: int, fail_every_s: float = 0.0) -> None:
         self._cluster = replace(cluster, pending=(), running=())

@@ -1,4 +1,4 @@
-"""Runs an asyncio event loop in simulated time, and simulated processes whose tasks run on it.
+"""Provides an event loop of asyncio with simulated time, and simulated processes that own its tasks.
 
 When nothing is ready the time jumps to the next timer. There are no threads and no sockets: what asks for a thread runs
 at once, in place. A task belongs to the process in whose context it was made; the tasks of a process that has died are
@@ -39,7 +39,10 @@ class Process:
         self.context.run(CURRENT_PROCESS.set, self)
 
     def enter(self, handle: events.Handle, loop: VirtualLoop) -> bool:
-        """Returns True if the process may run this step of the loop now."""
+        """Counts a step of the process, and returns True if the process may run the step now.
+
+        A stopped process runs the step later. A dead process, or one that dies at this step, never runs it.
+        """
         if not self.is_alive:
             return False
         if self._is_stopped:
@@ -185,7 +188,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Does nothing: the loop has no selector."""
 
     def _check_closed(self) -> None:
-        """Accepts calls after the end of the loop, which :meth:`tear_down` causes; they are not run."""
+        """Does nothing, so that calls after the end of the loop are accepted; :meth:`tear_down` causes such calls.
+
+        They are not run.
+        """
 
     def _process_events(self, event_list: Any) -> None:
         """Does nothing: there are no events of sockets."""

@@ -105,7 +105,7 @@ class World:
         return task
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
-        """Calls a function later, outside of every process."""
+        """Calls a function after ``delay_s`` simulated seconds, outside of every simulated process."""
         self.loop.call_later(delay_s, callback, *args, context=self.context)
 
     async def call(self, process: Process, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -154,7 +154,7 @@ class World:
         return result
 
     def _lose_power(self, process: Process, begun_transactions: Sequence[_Transaction]) -> None:
-        """Kills a process before or after the commit of a group of its transactions. Raises ProcessDied."""
+        """Kills a process at random before or after the commit of its begun transactions. Raises ProcessDied."""
         is_committed = self.rng.random() < 0.5
         self.trace("power lost", "after" if is_committed else "before", "the commit of", len(begun_transactions))
         for transaction in begun_transactions if is_committed else ():
@@ -165,7 +165,7 @@ class World:
 
 
 class _Transaction(msgspec.Struct, frozen=True, eq=False):
-    """Represents a transaction that has begun, with the context of its caller."""
+    """Holds a transaction of a simulated store that has begun, with the context of its caller."""
 
     name: str
     execute: Callable[[], Awaitable[Any]]
@@ -180,7 +180,7 @@ class _Transaction(msgspec.Struct, frozen=True, eq=False):
 
 
 def copy_outcome(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
-    """Copies the outcome of a task to a future."""
+    """Copies the result, error or cancellation of a task to a future."""
     if task.cancelled():
         reply.cancel()
     elif (error := task.exception()) is not None:
@@ -190,8 +190,10 @@ def copy_outcome(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
 
 
 class SkewedClock:
-    """Simulates a :class:`ai.backend.infra.clock.Clock` that is ahead by ``skew_s``, with a drifting
-    monotonic clock."""
+    """Simulates a :class:`ai.backend.infra.clock.Clock` that is ahead by ``skew_s`` seconds.
+
+    Its monotonic clock drifts.
+    """
 
     def __init__(self, world: World, *, skew_s: float = 0.0, drift: float = 1.0) -> None:
         self._world = world

@@ -34,7 +34,7 @@ VXLAN_PORT, ENCRYPTED_OVERLAY_PORT = 4789, 5789
 
 @dataclass(eq=False)
 class AgentDaemon:
-    """Runs an agent. The agent is configured from the shared configuration at its start."""
+    """Runs one agent of the embedded cluster, with the settings of the shared configuration at its start."""
 
     layout: Layout
     agent_id: str
@@ -43,9 +43,9 @@ class AgentDaemon:
     _agent: Agent | None = field(default=None, init=False)
 
     async def prepare(self) -> Agent:
-        """Reads the settings and loads the runtime, before other daemons keep the processor busy.
+        """Reads the agent's settings, loads its runtime, and returns the new agent without starting it.
 
-        Raises InvalidInput.
+        Called before other daemons keep the processor busy. Raises InvalidInput.
         """
         settings = await self._settings()
         self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)

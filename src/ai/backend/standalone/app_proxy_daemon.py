@@ -21,8 +21,10 @@ _DRAIN_S = 1.0
 
 
 def coordinator_settings(layout: Layout, cluster: ClusterFile) -> CoordinatorSettings:
-    """Returns the coordinator's settings, completed by a ``proxy-coordinator.toml`` in the data directory. Raises
-    InvalidInput."""
+    """Returns the coordinator's settings, completed by a ``proxy-coordinator.toml`` in the data directory.
+
+    Raises InvalidInput.
+    """
     fixed_settings = {
         "proxy-coordinator": {
             "bind-addr": {"host": cluster.host, "port": cluster.coordinator_port},

@@ -41,8 +41,9 @@ _READY_TIMEOUT_S = 30.0
 
 
 async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started_at_s: float) -> None:
-    """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM. The caller holds the lock of the
-    directory.
+    """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM.
+
+    The caller holds the lock of the directory.
 
     ``ready_fd`` replaces standard output for a detached cluster.
     """
@@ -72,7 +73,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
 
 
 def _reload_at_hang_up(reload: Callable[[], None], stop: asyncio.Event) -> None:
-    """Reloads at SIGHUP, but stops if the SIGHUP comes from the end of this process's terminal."""
+    """Installs a SIGHUP handler that reloads, or that stops the cluster if the terminal of this process has closed."""
     had_terminal = has_terminal()
 
     def on_hang_up() -> None:
@@ -102,7 +103,10 @@ class Sockets(NamedTuple):
 
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
-    """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
+    """Chooses and opens the ports of the cluster, and writes the cluster file.
+
+    A requested port must be free (0: any); else another is chosen.
+    """
     previous_cluster = read_cluster_file(layout.cluster) or ClusterFile()
     stored_port = previous_cluster.port or DEFAULT_PORT
     try:
@@ -169,7 +173,9 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
 
 
 def _claim_ports(claim_socket: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
-    """Returns a range of ports for apps, most of which are free. The first choice is tried first, then later ranges.
+    """Reserves and returns a range of ports for apps, most of which are free.
+
+    The first choice is tried first, then later ranges.
 
     ``claim_socket`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
     process: clusters that start at the same moment choose different ranges.
@@ -205,9 +211,10 @@ def _bound_port(sock: socket.socket) -> int:
 
 
 def _listen_again(host: str, port: int, *, required_port: int | None = None) -> socket.socket:
-    """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one.
+    """Returns a socket that listens on the previous port if that is free, and otherwise on any free port.
 
-    ``required_port`` is a port that was asked for. Raises Conflict if that one is taken.
+    Clients of an earlier daemon thus reach the next one. ``required_port`` is a port that was asked for. Raises
+    Conflict if that one is taken.
     """
     if required_port is not None:
         return listen(host, required_port)

@@ -1,5 +1,7 @@
-"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy |
-web | agent ID)."""
+"""Runs one daemon of an embedded cluster whose daemons are separate processes.
+
+Usage: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | app-proxy | web | agent ID).
+"""
 
 from __future__ import annotations
 
@@ -88,8 +90,9 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 
 async def run(daemon: Daemon) -> None:
-    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment. SIGHUP
-    reloads it, where it can be.
+    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment.
+
+    SIGHUP reloads it, where it can be.
 
     After that death the next supervisor waits for its port and files: the daemon ends at once if it cannot stop soon,
     as it may at any instruction.

@@ -1,5 +1,7 @@
-"""Permits one cluster per data directory, listens on its ports, and stores how commands and shells reach
-the cluster."""
+"""Locks the data directory of a cluster, opens its sockets, and stores how commands and shells reach the cluster.
+
+There is one cluster per data directory.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def write_cluster_file(path: Path, cluster: ClusterFile) -> None:
 
 
 def already_runs(root: Path, pid: int | str) -> Conflict:
-    """Returns the error for a second ``up`` on the same data directory."""
+    """Returns the Conflict error for a second ``up`` on a data directory whose cluster runs."""
     return Conflict(
         f"A cluster already runs on {root} (process {pid}). "
         "Use it, stop it with `backend.ai down`, or name another place with --data-dir.",
@@ -126,7 +128,7 @@ class InstanceLock:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket, which the caller must close.
+    """Opens a socket that listens at an address and port, and returns it. The caller must close it.
 
     Raises Conflict if the port is taken or the address is not ours.
     """
@@ -160,7 +162,7 @@ def running_pid(path: Path) -> int | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Returns True if a process is gone, or a zombie that waits for its parent."""
+    """Returns True if a process does not exist any more, or is a zombie that waits for its parent."""
     try:
         process_state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:

@@ -118,8 +118,10 @@ def up(data_dir: Path | None, detach: bool, **values: Any) -> None:
 
 
 def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) -> None:
-    """Runs the cluster in this process until SIGINT or SIGTERM. Raises Conflict if one runs already, or the port is
-    taken."""
+    """Runs the cluster in this process until SIGINT or SIGTERM.
+
+    Raises Conflict if one runs already, or the port is taken.
+    """
     started_at_s = time.monotonic()
     from ai.backend.infra.process.memory import collector_paused, reuse_receive_buffers, share_one_heap
 

@@ -67,7 +67,10 @@ class ManagerDaemon:
             await store.put_many({"volumes/default_host": FOLDER_HOST})
 
     async def _register_app_proxy(self) -> None:
-        """Registers the cluster's app proxy in resource groups without one, and updates its address in the others."""
+        """Sets the cluster's app proxy in the resource groups that have none, and its address where it is set already.
+
+        Resource groups with another app proxy stay as they are.
+        """
         if not self._cluster.coordinator_port:
             return
         groups, own_secret = self.manager.stores.resource_groups, secret(self._layout, "app-proxy")
@@ -77,7 +80,7 @@ class ManagerDaemon:
                 await groups.change_resource_group(group.name, **values)
 
     async def _bootstrap(self) -> None:
-        """Creates the default identities, and writes lost env files with their keys again."""
+        """Creates the default users, and writes the env files with the keypairs of the administrator and the user."""
         bootstrap = self.manager.bootstrap
         await bootstrap.run(vfolder_hosts=[FOLDER_HOST] if self._cluster.storage_port else [])
         env_files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
@@ -91,8 +94,10 @@ class ManagerDaemon:
             await self._set_password(email)
 
     async def _set_password(self, email: str) -> None:
-        """Sets the password that ``up`` prints for a user without one, and deletes the printed one once
-        it is useless."""
+        """Sets the password that ``up`` prints for a user who has no password.
+
+        If the user has chosen another password, deletes the stored one.
+        """
         stored_hash = await self.manager.bootstrap.identities.password_hash(email)
         if stored_hash is None:
             await self.manager.bootstrap.set_password_hash(email, hash_of_random(make_password(self._layout, email)))
@@ -115,8 +120,10 @@ class ManagerDaemon:
 
 
 def _with_monitoring(settings: ManagerSettings, layout: Layout) -> ManagerSettings:
-    """Adds the token by which Prometheus reads its targets to the manager's settings, unless the manager's file names
-    one."""
+    """Adds the token with which Prometheus reads its list of targets to the manager's settings.
+
+    Changes nothing if the manager's file sets a token.
+    """
     if settings.metrics.targets_token is not None:
         return settings
     metrics = settings.metrics.model_copy(update={"targets_token": SecretStr(secret(layout, "monitoring"))})

@@ -38,8 +38,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     web_port: int | None = None
 
     def with_absolute_paths(self) -> UpOptions:
-        """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
-        InvalidInput."""
+        """Returns the options with absolute paths, since a detached cluster runs in another directory.
+
+        Raises InvalidInput.
+        """
         mock = _absolute_path(self.mock, (DEFAULT_MOCK, NONE_WORD), "mock accelerator file")
         if mock not in (None, DEFAULT_MOCK, NONE_WORD):
             _check_declaration(Path(mock))
@@ -51,7 +53,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def mock_devices(self, previous: str | None) -> str | None:
-        """Returns the path of the mock declaration, ``default``, or None; ``previous`` is that of the last ``up``."""
+        """Returns the declaration of mock devices to use: a path, ``default``, or None for no mock devices.
+
+        Without the option this is ``previous``, the value of the last ``up``.
+        """
         return previous if self.mock is None else None if self.mock == NONE_WORD else self.mock
 
     def agent_files(self, previous: str | None) -> str | None:
@@ -87,6 +92,6 @@ def agent_ids(count: int) -> list[str]:
 
 
 def agent_index(agent_id: str) -> int:
-    """Returns the index of an agent in :func:`agent_ids`; 0 for any other id."""
+    """Returns the position of an agent in the list of :func:`agent_ids`; 0 for any other id."""
     number = agent_id.removeprefix("i-local-")
     return int(number) - 1 if number.isdecimal() else 0

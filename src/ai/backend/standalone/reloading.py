@@ -13,8 +13,10 @@ _TERMINAL_PATH = "/dev/tty"
 
 
 class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the result of one reload of an agent: by plugin name why the plugin is unchanged, or why
-    nothing was read."""
+    """Holds the result of one reload of an agent's plugins: the refused plugins with their reasons, or one error.
+
+    ``refused`` says by plugin name why the plugin is unchanged, ``error`` why nothing was read.
+    """
 
     refused: dict[str, str] = {}
     error: str = ""
@@ -32,7 +34,7 @@ def read_report(path: Path, *, since: int | None) -> ReloadReport | None:
 
 
 def time_of(path: Path) -> int | None:
-    """Returns the time of a report's writing in nanoseconds. Returns None if there is no report."""
+    """Returns the modification time of a report file in nanoseconds; None if there is no report."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -40,7 +42,10 @@ def time_of(path: Path) -> int | None:
 
 
 def has_terminal() -> bool:
-    """Returns True while this process has a controlling terminal. The end of that terminal also sends SIGHUP."""
+    """Returns True while this process has a controlling terminal.
+
+    The end of that terminal also sends SIGHUP.
+    """
     try:
         os.close(os.open(_TERMINAL_PATH, os.O_RDWR | os.O_CLOEXEC))
     except OSError:

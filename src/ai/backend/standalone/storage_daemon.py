@@ -77,7 +77,7 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
 
 
 def _owner(cluster: ClusterFile) -> tuple[int, int]:
-    """Returns the user and the group as which sessions run.
+    """Returns the (user id, group id) under which the agents of a cluster run sessions.
 
     Raises InvalidInput if agents of the cluster differ in it.
     """

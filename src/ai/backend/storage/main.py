@@ -54,8 +54,11 @@ Address = socket.socket | tuple[str, int]
 
 
 class StorageProxy:
-    """A storage proxy with its manager-facing and client-facing API. ``is_worker``: serves clients only, beside the
-    first process of the proxy. Raises InvalidInput: a volume or certificate is invalid, or a secret is too short."""
+    """A storage proxy with its manager-facing and client-facing API.
+
+    ``is_worker``: serves clients only, beside the first process of the proxy. Raises InvalidInput: a volume or
+    certificate is invalid, or a secret is too short.
+    """
 
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
         self.settings = settings
@@ -113,8 +116,10 @@ class StorageProxy:
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self, *, client: Address | None = None, manager: Address | None = None) -> None:
-        """Serves both APIs and resumes interrupted clones. ``client``, ``manager``: addresses that replace those of the
-        settings."""
+        """Serves both APIs and resumes interrupted clones.
+
+        ``client``, ``manager``: addresses that replace those of the settings.
+        """
         api, proxy_settings = self.settings.api, self.settings.storage_proxy
         if proxy_settings.user not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(

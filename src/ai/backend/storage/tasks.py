@@ -26,7 +26,10 @@ class TaskStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Task:
-    """Describes a background task. ``key`` names its subject; no two tasks with one key run at once."""
+    """Describes a background task of the storage proxy, with its progress, status and error.
+
+    ``key`` names its subject; no two tasks with one key run at once.
+    """
 
     id: TaskId
     kind: str
@@ -83,7 +86,10 @@ class Tasks:
             task.progress.cancel()
 
     async def stop(self) -> None:
-        """Ends all tasks without a result. Tasks that can be resumed have their state on the volume."""
+        """Stops all running tasks, which then have no result.
+
+        Tasks that can be resumed have their state on the volume.
+        """
         for task in self._running.values():
             task.progress.abandon()
         await asyncio.gather(*self._works.values(), return_exceptions=True)

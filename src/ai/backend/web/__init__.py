@@ -1,2 +1,4 @@
-"""Implements the web server: browsers sign in with a password, and their signed requests reach the managers (spec
-03-02:183)."""
+"""Implements the web server: browsers sign in with a password, and it sends their signed requests to the managers.
+
+See spec 03-02:183.
+"""

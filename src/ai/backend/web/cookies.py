@@ -12,7 +12,9 @@ _PLACEHOLDER_AGE_S = 400 * 86_400
 
 
 class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Defines the cookie of login sessions. ``__Host-`` binds the cookie to this host, and to TLS if browsers use TLS.
+    """Defines the names and attributes of the web server's cookies, and reads and sets the cookies.
+
+    ``__Host-`` binds the cookie of login sessions to this host, and to TLS if browsers use TLS.
 
     Cookies do not know ports, so that scripts of an app at another port of this host may set some. Where nobody is
     signed in, a placeholder that scripts cannot replace has the cookie's place; and a cookie that comes twice, as one
@@ -32,11 +34,11 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return _only_value(request, self.name)
 
     def is_ambiguous(self, request: web.BaseRequest) -> bool:
-        """Returns True if a request carries the cookie more than once, because another site has set one."""
+        """Returns True if a request carries the login cookie more than once, because another site has set one too."""
         return _count(request, self.name) > 1
 
     def occupy(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Sets placeholder cookies in a browser that has none of these cookies.
+        """Sets placeholders for the login cookie and the ticket cookie in a browser that does not have them.
 
         ``request`` is one of a page of this origin, as browsers send no cookies with links of other sites.
         """
@@ -49,7 +51,7 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def is_attended(request: web.BaseRequest) -> bool:
-        """Returns False for a request that a page made by itself, after some time without input of the user.
+        """Returns True unless a page made the request by itself, after some time without input of the user.
 
         Only the end by inactivity depends on it: a browser that claims to be unattended shortens its own session.
         """
@@ -99,11 +101,14 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name}-proof"
 
     def proof_of(self, request: web.BaseRequest) -> str | None:
-        """Returns the recent proof of who asks from a request's cookie, for the manager."""
+        """Returns the proof cookie's value: the manager's token that the user gave the password or code lately."""
         return _only_value(request, self.proof_name)
 
     def set_proof(self, response: web.StreamResponse, proof: str, *, max_age_s: int) -> None:
-        """Sets the cookie with a proof of who asks. No script can read the cookie."""
+        """Sets the proof cookie, which holds the manager's token that the user gave the password or code lately.
+
+        No script can read the cookie.
+        """
         response.set_cookie(
             self.proof_name,
             proof,
@@ -135,7 +140,10 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _count(request: web.BaseRequest, name: str) -> int:
-    """Returns how many times a request carries a cookie. A dictionary of cookies would hold only the last one."""
+    """Returns how many times a request carries the cookie of this name.
+
+    A dictionary of cookies would hold only the last one.
+    """
     cookie_pairs = ";".join(request.headers.getall("Cookie", ())).split(";")
     return sum(pair.partition("=")[0].strip() == name for pair in cookie_pairs)
 

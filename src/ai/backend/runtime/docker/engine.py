@@ -39,7 +39,10 @@ class EngineRefusal(WorkloadError):
 
 
 class _IgnoredRefusals:
-    """Ignores the engine's refusals in its block with one of the HTTP statuses, or all refusals without statuses."""
+    """Ignores the engine's refusals in a ``with`` block.
+
+    With arguments, ignores only the refusals with the given HTTP statuses.
+    """
 
     def __init__(self, *statuses: int) -> None:
         self._statuses = statuses
@@ -78,7 +81,10 @@ class Engine:
 
     @asynccontextmanager
     async def _call(self, timeout_s: float = CALL_TIMEOUT_S) -> AsyncIterator[aiodocker.Docker]:
-        """Yields the client for one call with a timeout and our errors."""
+        """Yields the client for one call of the engine, which ends after ``timeout_s``.
+
+        Errors of aiodocker in the block are translated into EngineRefusal or Unavailable.
+        """
         with _translated_errors():
             async with asyncio.timeout(timeout_s):
                 yield self._client()

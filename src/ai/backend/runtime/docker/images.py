@@ -124,7 +124,10 @@ class Images:
     # -- facts on disk
 
     def clean(self, used_paths: Collection[str]) -> None:
-        """Removes interrupted probes, and files for other runners that no path of ``used_paths`` contains."""
+        """Removes the folders of interrupted probes, and unused folders for other versions of the runner.
+
+        A folder is used if a path of ``used_paths`` contains it.
+        """
         for image_folder in list(self._state.images.iterdir()):
             is_used = image_folder.name.endswith(f"-{self.runner.name}") or any(
                 image_folder.name in used_path for used_path in used_paths
@@ -204,7 +207,10 @@ class Images:
     async def _run_probe(
         self, image: Mapping[str, Any], python_path: str, interpreter_folder: Path | None = None
     ) -> tuple[ProbeOutput | None, str]:
-        """Runs a container of the image; returns its report, or None and why if this interpreter does not run in it."""
+        """Runs the probe in a container of the image, with one Python interpreter, and returns the probe's report.
+
+        Returns None and the reason if this interpreter does not run in the image.
+        """
         runner_copy = await asyncio.to_thread(self._copy_runner)
         mounts = [(str(runner_copy), RUNNER, False)] + (
             [(str(interpreter_folder), interpreter.CONTAINER_PATH, True)] if interpreter_folder else []
@@ -273,7 +279,10 @@ class Images:
         return runner_copy
 
     def _adopt_byte_code(self, image_id: str, runner_copy: Path) -> Path:
-        """Copies the runner and the byte code that the image compiled, for this image alone; returns the copy."""
+        """Copies the runner, with the byte code that a probe has compiled, into the image's folder; returns the copy.
+
+        The copy serves this image alone. Returns the path of the shared runner if the probe compiled no new byte code.
+        """
         byte_code_paths = runner_copy.glob("**/__pycache__/*.pyc")
         new_byte_code = [path for path in byte_code_paths if not (self.runner / path.relative_to(runner_copy)).exists()]
         if not new_byte_code:
@@ -341,7 +350,10 @@ def _describe_tag(tag: str, description: Mapping[str, Any]) -> RuntimeImage:
 
 
 def etc_files(facts: ImageFacts, uid: int, gid: int) -> dict[str, str]:
-    """Returns the image's passwd or group with the session's user, without entries of the same number or name."""
+    """Returns an image's /etc/passwd and /etc/group with an entry for the session's user added.
+
+    Entries of the image with the same number or name are left out.
+    """
     passwd_line = f"work:x:{uid}:{gid}:work:{HOME}:{facts.shell}\n"
     return {
         "/etc/passwd": _without_user(facts.passwd, uid, 2) + passwd_line,

@@ -1,8 +1,8 @@
-"""Provides the interpreter for images without Python, from the package ``backend.ai-krunner-static-gnu`` (extra
-``krunner``).
+"""Provides a Python interpreter to containers of images that have no Python.
 
-It is linked against the GNU C library, version 2.17 or newer, of the image, unpacked once without what no runner
-needs, and shown to containers read-only.
+The interpreter comes from the package ``backend.ai-krunner-static-gnu`` (extra ``krunner``). It is linked against the
+GNU C library, version 2.17 or newer, of the image, unpacked once without what no runner needs, and shown to containers
+read-only.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ _LOADED_MARKS = ("Loaded image ID: ", "Loaded image: ")
 
 
 def _names_in(archive: Path) -> list[str]:
-    """Returns the names that an archive gives to its image. Raises InvalidInput: it is no archive of one image."""
+    """Returns the names that an archive of ``docker save`` gives to the one image in the archive.
+
+    Raises InvalidInput if the file is not such an archive, or does not contain exactly one image.
+    """
     try:
         with tarfile.open(archive) as tar:
             manifest_file = tar.extractfile("manifest.json")
@@ -27,8 +30,11 @@ def _names_in(archive: Path) -> list[str]:
 
 
 async def load_image(engine: Engine, name: str, archive: Path) -> None:
-    """Loads an archive as the image ``name``. Raises InvalidInput; Conflict: the archive would replace an image of the
-    engine that has another name; WorkloadError."""
+    """Loads the image of an archive of ``docker save`` into the engine under the given name.
+
+    Raises InvalidInput; Conflict: the archive would replace an image of the engine that has another name;
+    WorkloadError.
+    """
     for archive_name in await asyncio.to_thread(_names_in, archive):
         if archive_name != name and await engine.image(archive_name) is not None:
             raise Conflict(f"the archive would replace the image {archive_name[:256]} of this engine")

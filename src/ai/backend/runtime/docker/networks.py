@@ -1,9 +1,8 @@
-"""Makes the private networks of sessions. Each is a bridge of the engine, found by its labels, which hold all
-parameters.
+"""Creates, finds and removes the private networks of sessions, which are bridge networks of the Docker engine.
 
-One that reaches over several nodes has one more port, which leads to the bridges there (:mod:`.overlay`); each bridge
-has its own address in it. Every kernel has its address before its container is made, so that each finds the others by
-name from its start, without a name server.
+Each is found by its labels, which hold all parameters. One that reaches over several nodes has one more port, which
+leads to the bridges there (:mod:`.overlay`); each bridge has its own address in it. Every kernel has its address before
+its container is made, so that each finds the others by name from its start, without a name server.
 """
 
 from __future__ import annotations
@@ -73,14 +72,17 @@ class SessionNetworks:
         return f"backendai {self._state.instance[:16]} "
 
     def _overlay_device(self, session_id: SessionId) -> str:
-        """Returns the name of the device that leads from the session's bridge to other nodes."""
+        """Returns the name of the host device that connects the bridge of a session's network to other nodes."""
         return overlay.device_name(self._device_mark, str(session_id), "v")
 
     def _network_name(self, session_id: SessionId) -> str:
         return f"backendai-{self._state.instance[:8]}-net-{session_id}"
 
     async def _find_networks(self, session_id: SessionId) -> list[Container]:
-        """Returns the engine's networks of a session. There are several only if an interrupted call was run late."""
+        """Returns the engine's networks of a session, oldest first.
+
+        There are several only if an interrupted call was executed late.
+        """
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", f"{SESSION_LABEL}={session_id}"]
         return sorted(await self._engine.networks(labels), key=lambda network: str(network.get("Created")))
 
@@ -243,7 +245,10 @@ def _bridge_name(network_name: str) -> str:
 
 
 def _rotated_subnets(pool: IPv4Network, prefix_length: int, first_number: int) -> Iterator[IPv4Network]:
-    """Yields all subnets of a prefix length in the pool once, from subnet ``first_number`` on."""
+    """Yields every subnet of the given prefix length in the pool once, from subnet ``first_number`` on.
+
+    After the last subnet of the pool the first ones follow.
+    """
     subnet_count = 1 << (prefix_length - pool.prefixlen)
     subnet_size = 1 << (32 - prefix_length)
     for subnet_step in range(subnet_count):

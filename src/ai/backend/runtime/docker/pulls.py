@@ -51,7 +51,7 @@ class _Transfer:
     watchers: list[TellProgress] = field(default_factory=list)
 
     def count_bytes(self, engine_message: Mapping[str, Any]) -> None:
-        """Adds the bytes of an engine's progress message, and notifies the watchers of the sums."""
+        """Adds the bytes of an engine's progress message to the pull's progress, and notifies the watchers."""
         progress, layer_id = engine_message.get("progressDetail") or {}, str(engine_message.get("id"))
         if engine_message.get("status") == "Downloading" and isinstance(progress.get("total"), int):
             self.layers[layer_id] = (int(progress.get("current") or 0), int(progress["total"]))

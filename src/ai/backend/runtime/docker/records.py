@@ -31,8 +31,10 @@ PURPOSE_LABEL = "ai.backend.purpose"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRecord(WorkloadRecord):
-    """Stores the durable facts of a workload. ``begun``: its runner was told to start, so that the user's programs may
-    have run. ``cgroups`` are known once it runs. ``network`` is the session's.
+    """Holds the facts about a workload that the Docker runtime stores on disk.
+
+    ``begun``: the workload's runner was told to start, so that the user's programs may have run. ``cgroups`` are known
+    once the workload runs. ``network`` is the session's.
     """
 
     begun: bool = False
@@ -64,7 +66,10 @@ class DockerState(StateFolder, frozen=True):
 
     @property
     def instance(self) -> str:
-        """The id of this directory, computed from its path, so that it survives the loss of the content."""
+        """The id of the runtime's state directory, computed from its path alone.
+
+        The id is the same after the content of the directory is lost.
+        """
         return sha256(str(self.path).encode()).hexdigest()[:16]
 
     @property

@@ -249,7 +249,10 @@ class DockerRuntime(AbstractRuntime):
             raise
 
     async def _undo_creation(self, creation: Creation) -> None:
-        """Removes the traces of a failed creation; leaves a failed removal to the next comparison."""
+        """Removes the container and the files of a failed creation.
+
+        Logs a failure of the removal; the next comparison with the engine tries again.
+        """
         try:
             await cleanup.undo_creation(self._engine, self._state, creation.folder, creation.spec.key)
         except (BackendError, OSError) as error:
@@ -334,7 +337,10 @@ class DockerRuntime(AbstractRuntime):
         )
 
     async def _await_exit(self, handle: Handle) -> WorkloadExit | None:
-        """Returns the container's exit after the end of a stream; None if its relay serves another agent."""
+        """Waits after the end of a channel until the container has exited, and returns the exit.
+
+        Returns None if the container's relay still runs and serves another agent.
+        """
         delay_s, last_error = FIRST_END_CHECK_S, ""
         while True:
             try:

@@ -34,7 +34,10 @@ _FIRST_RETRY_S, _MAX_RETRY_DELAY_S = 0.2, 5.0
 
 @dataclass(slots=True)
 class Handle:
-    """Holds the state of a workload in memory. ``reason``: the runtime's reason to end the workload, if any."""
+    """Holds the state of one workload in the agent's memory, beside its record and directory.
+
+    ``reason`` is the runtime's reason to end the workload; empty if there is none.
+    """
 
     record: DockerRecord
     folder: DockerFolder
@@ -69,7 +72,7 @@ class Workloads:
         self._reconcile_lock = asyncio.Lock()
 
     def lock(self, key: WorkloadKey) -> asyncio.Lock:
-        """Returns the lock of a workload, the same for all its present users."""
+        """Returns the lock that serializes operations on a workload; all its present users get the same lock."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def remember(self, record: DockerRecord) -> Handle:
@@ -111,7 +114,10 @@ class Workloads:
         return handle.exit
 
     async def sessions_cut_off(self) -> frozenset[SessionId]:
-        """Returns the sessions with a running container that has left their network. Raises Unavailable."""
+        """Returns the sessions that have a running container that is no longer connected to the session's network.
+
+        Raises Unavailable.
+        """
         records_by_container = {
             handle.record.container_id: handle.record
             for handle in self.handles.values()
@@ -130,8 +136,9 @@ class Workloads:
         return frozenset(sessions)
 
     def _engine_failed_lately(self) -> bool:
-        """Returns True if the engine was lost a short time ago, since an engine that restarts ends its running
-        containers.
+        """Returns True while the connection to the engine is lost, and for a short time afterwards.
+
+        An engine that restarts ends its running containers.
         """
         return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_GRACE_S
 

@@ -21,8 +21,9 @@ _BACKDATING = datetime.timedelta(days=1)
 
 
 def listener_context(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]:
-    """Returns the TLS context of the relays' listener, and the certificate in PEM that relays trust. Raises
-    InvalidInput.
+    """Returns the TLS context of the relays' listener, and the certificate in PEM that relays trust.
+
+    Raises InvalidInput.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -18,8 +18,9 @@ MAX_UNREAD_BYTES = 1 << 20
 
 
 class PodChannel(RunnerChannel):
-    """Implements :class:`RunnerChannel` for a pod. A channel without a ``link`` only reports the end of the
-    workload.
+    """Implements :class:`RunnerChannel` for a pod, by the link to the pod's relay.
+
+    A channel without a ``link`` only reports the end of the workload.
     """
 
     def __init__(self, link: PodLink | None, read_exit: ReadExit) -> None:
@@ -36,8 +37,9 @@ class PodChannel(RunnerChannel):
         self._is_closed = False
 
     async def attach(self, *, epoch: int, last_seq: int) -> None:
-        """Takes over the runner's stream of frames. Raises Unavailable, or Conflict if a newer epoch has taken it
-        over.
+        """Takes over the stream of frames from the runner for this agent.
+
+        Raises Unavailable, or Conflict if a newer epoch has taken it over.
         """
         assert self._link is not None
         self._last_seen = last_seq
@@ -75,7 +77,10 @@ class PodChannel(RunnerChannel):
             self._link.pause()
 
     def on_ended(self, last_seq: int) -> None:
-        """Handles the end of the runner after its message ``last_seq``."""
+        """Handles the relay's message that the runner has ended after the message ``last_seq``.
+
+        The channel ends once that message has been received.
+        """
         self._final_seq = last_seq
         self._check_end()
 

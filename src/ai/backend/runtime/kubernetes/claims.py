@@ -1,4 +1,7 @@
-"""Makes the ResourceClaim of a workload, which only the planned devices fulfil (KEP-4381, DRA)."""
+"""Builds the ResourceClaim of a workload's pod, so that the cluster gives the pod exactly the planned devices.
+
+See KEP-4381 (DRA).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def parse_device(device: DeviceMapping) -> tuple[str, str, str]:
 
 
 def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
-    """Returns the quantity of each resource of a device plugin (``COUNTED.RESOURCE=ID``)."""
+    """Returns how many devices a pod requests of each resource of a device plugin.
+
+    The resources come from device names ``COUNTED.RESOURCE=ID``.
+    """
     count_by_resource: dict[str, int] = {}
     for device in devices:
         if is_counted(device):
@@ -44,8 +50,9 @@ def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
 
 
 def is_counted(device: DeviceMapping) -> bool:
-    """Returns True for a device that a device plugin only counts, so that the kubelet chooses it. Names of drivers are
-    of small letters.
+    """Returns True for a device that a pod requests by number only, so that the kubelet chooses the device itself.
+
+    The name of such a device begins with capital letters. Names of drivers are of small letters.
     """
     return (device.cdi_name or "").startswith(_COUNTED_PREFIX)
 
@@ -58,7 +65,9 @@ def devices_for_claim(devices: Sequence[DeviceMapping]) -> list[DeviceMapping]:
 def compose_claim(
     name: str, labels: Mapping[str, str], devices: Sequence[DeviceMapping], device_classes: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Returns the ResourceClaim for exactly these devices, or None if all of them are devices that are only counted.
+    """Returns the ResourceClaim for exactly the given devices.
+
+    Devices of device plugins, which are only counted, are left out. Returns None if there are no other devices.
 
     Args:
         device_classes: the DeviceClass of each driver; a driver that is missing has one of its own name.

@@ -1,6 +1,6 @@
-"""Connects the runtimes of all nodes of one cluster: they share the API client, the copy of the pods and the listener.
+"""Holds the connection to one cluster, which the runtimes of all its nodes share.
 
-:class:`KubernetesRuntime` is one node's view of it.
+They share the API client, the copy of the pods and the listener. :class:`KubernetesRuntime` is one node's view of it.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ class ClusterConnection:
     # ---- lifetime
 
     async def acquire(self, node: str) -> None:
-        """Registers a node to be served, and connects to the cluster for the first node. Raises Unavailable,
-        InvalidInput.
+        """Adds a node to the nodes that this connection serves, and connects to the cluster for the first node.
+
+        Raises Unavailable, InvalidInput.
         """
         async with self._lock:
             if not self._nodes:
@@ -218,7 +219,7 @@ class ClusterConnection:
         )
 
     async def _probe_isolation(self) -> None:
-        """Corrects the runtime's description after a test whether the cluster enforces network policies."""
+        """Tests if the cluster enforces network policies, and updates the runtime's description with the result."""
         self._update_info(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _remove_left_probes(self) -> None:
@@ -256,8 +257,9 @@ class ClusterConnection:
     # ---- relays
 
     async def _admit(self, hello: Hello, identity: PodIdentity) -> asyncio.Protocol:
-        """Returns the protocol that serves a new connection of one of our pods: a relay's or a stream's. Raises
-        BackendError for every other connection.
+        """Returns the protocol that serves a new connection from one of our pods, for a relay or for a stream.
+
+        Raises BackendError for every other connection.
         """
         if identity.namespace != self.settings.namespace:
             raise AuthenticationFailed("the pod is not in the namespace of sessions")
@@ -291,7 +293,9 @@ class ClusterConnection:
                 stream_future.cancel()
 
     async def open_link(self, handle: Handle) -> PodLink:
-        """Returns the link to a pod's relay, and waits if the relay has to connect again first. Raises Unavailable.
+        """Returns the open link to a pod's relay, and waits for some time if the relay is not connected.
+
+        Raises Unavailable.
 
         The relay of an ended session is waited for while it runs: it has what no agent has read yet.
         """
@@ -306,7 +310,10 @@ class ClusterConnection:
     # ---- removal
 
     async def delete(self, handle: Handle) -> None:
-        """Removes the pod of a workload once nothing of it runs, and then its record. Raises Unavailable."""
+        """Deletes the pod of a workload, waits until the workload's processes have ended, and removes the record.
+
+        Raises Unavailable.
+        """
         settings, pod_name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
         if handle.pod is not None:
             with suppress(ObjectConflict):  # another one of this name is not ours to remove
@@ -336,7 +343,7 @@ class ClusterConnection:
             await self.api.patch(PODS, pod.metadata.name, body, self.settings.namespace)
 
     async def delete_claim(self, name: str) -> None:
-        """Removes a claim whose pod never came to be."""
+        """Removes a ResourceClaim whose pod was never created."""
         with suppress(BackendError):
             await self.api.delete(RESOURCE_CLAIMS, name, self.settings.namespace)
 
@@ -370,8 +377,10 @@ class ClusterConnection:
                 await self.delete(handle)
 
     def _is_abandoned(self, handle: Handle) -> bool:
-        """Returns True for a pod of our nodes whose runner has not begun for a long time. Its relay must be reachable,
-        or its session's container must not run. The caller knows that nobody is creating it.
+        """Returns True for a pod of our nodes whose runner has not been started within ``ABANDONED_AFTER_S`` seconds.
+
+        The relay of the pod must be reachable, or the container of its session must not run. The caller knows that
+        nobody is creating the workload.
         """
         is_idle = handle.has_begun is False or (handle.pod is not None and not is_running(handle.pod))
         is_old = time.monotonic() - handle.first_seen_at > ABANDONED_AFTER_S
@@ -379,8 +388,9 @@ class ClusterConnection:
 
 
 def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
-    """Returns the cores or bytes that the cluster adds to each pod of a runtime class, 0 if the quantity cannot be
-    read.
+    """Returns the overhead, in cores or bytes, that a runtime class adds to each pod for one resource.
+
+    Returns 0 if there is none, or if the quantity cannot be read.
     """
     overhead_by_resource = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
     try:
@@ -394,7 +404,10 @@ def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
 
 
 def is_relay_expected(handle: Handle) -> bool:
-    """Returns True while the relay of a workload may still connect to the agent."""
+    """Returns True if the relay of a workload may still connect to the agent.
+
+    This is so before the workload's exit, and while the relay's container runs.
+    """
     if handle.exit is None:
         return True
     status = container_status(handle.pod, RELAY_CONTAINER) if handle.pod is not None else None

@@ -72,7 +72,10 @@ _UNCERTAIN_ERRORS = (Unavailable, DeadlineExceeded, ServerFailed)
 
 
 def longest_creation_s(settings: KubernetesRuntimeSettings) -> float:
-    """Returns how long a creation takes at most: the earlier pod's end, bind, pull, start, peers, begin."""
+    """Returns the longest time in seconds that the creation of a workload can take by the settings.
+
+    The time includes the earlier pod's end, bind, pull, start, peers and begin.
+    """
     waits_s = settings.schedule_timeout_s + settings.pull_timeout_s + 3 * settings.start_timeout_s
     return POD_DELETION_TIMEOUT_S + waits_s + API_MARGIN_S
 
@@ -93,8 +96,9 @@ class Creation(msgspec.Struct, frozen=True):
         return pod_name(self.spec.key)
 
     async def run(self) -> Handle:
-        """Creates the workload, and returns its handle once its runner has begun. Raises BackendError; then the caller
-        removes what was created.
+        """Creates the workload's home, claim and pod, and returns the workload's handle once its runner has begun.
+
+        Raises BackendError; then the caller removes what was created.
         """
         manifest = compose_pod(self.spec, self.settings, self.facts, self.node)
         claim = compose_claim(
@@ -117,7 +121,7 @@ class Creation(msgspec.Struct, frozen=True):
         return await self.finish(handle)
 
     async def finish(self, handle: Handle) -> Handle:
-        """Waits for a pod that exists, and starts its runner unless it has begun."""
+        """Waits until the existing pod is ready, starts its runner unless it has begun, and returns the handle."""
         if handle.pod is not None and has_pull_secret_gate(handle.pod):
             await self._give_pull_secret(handle.pod)
             crash_point("create.credentialed")
@@ -142,8 +146,9 @@ class Creation(msgspec.Struct, frozen=True):
             raise _error_of_refusal(refusal, "the devices") from refusal
 
     async def _give_claim(self, pod: Pod) -> None:
-        """Makes the pod the owner of its claim, so that the claim is deleted with the pod. A claim without an owner is
-        removed when the runtime removes its pod.
+        """Makes the pod the owner of its ResourceClaim, so that the cluster deletes the claim with the pod.
+
+        A claim without an owner is removed when the runtime removes its pod.
         """
         owner = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": pod.metadata.uid}
         body = {"metadata": {"ownerReferences": [owner]}}
@@ -153,7 +158,7 @@ class Creation(msgspec.Struct, frozen=True):
             log.warning("the claim %s has no owner yet: %s", self.name, error)
 
     async def _give_pull_secret(self, pod: Pod) -> None:
-        """Makes the Secret of a pod that waits for it, and then lets the cluster bind the pod.
+        """Creates the Secret with the registry's login for a pod, and then lets the cluster bind the pod to its node.
 
         The pod owns the Secret from its first moment, so whatever fails here, it ends with the pod.
         """
@@ -203,8 +208,9 @@ class Creation(msgspec.Struct, frozen=True):
                 return await self._find_uncertain(error)
 
     async def _find_uncertain(self, error: BackendError) -> Pod:
-        """Returns the pod that a request without an answer may have created. Raises CreationDeferred if no pod is
-        found.
+        """Looks for the workload's pod after a creation request without an answer, and returns the pod.
+
+        Raises CreationDeferred if no pod is found.
         """
         try:
             pod = await self.api.find(PODS, self.name, self.settings.namespace)
@@ -217,7 +223,11 @@ class Creation(msgspec.Struct, frozen=True):
     # ---- the start
 
     async def _await_relay(self, handle: Handle) -> None:
-        """Waits until the session's first process waits for ``begin``. Raises CreationDeferred past a deadline."""
+        """Waits until the first process in the pod is ready for the command ``begin``, or the runner has begun.
+
+        Raises CreationDeferred if a phase of the pod's start exceeds its time limit, and the error of a start that
+        failed.
+        """
         loop = asyncio.get_running_loop()
         deadline_by_phase: dict[str, float] = {}
         timeouts_s = {
@@ -355,8 +365,9 @@ def _early_end_error(handle: Handle) -> BackendError:
 
 
 def _error_of_refusal(refusal: ApiRefusal, object_name: str) -> BackendError:
-    """Converts the API server's refusal of an object into CreationDeferred if a later attempt may succeed, otherwise
-    into CreationDenied.
+    """Converts the API server's refusal to create an object into CreationDeferred or CreationDenied.
+
+    The error is CreationDeferred if a later attempt may succeed.
     """
     if isinstance(refusal, NamespaceQuotaExceeded | TooManyRequests):
         return CreationDeferred(

@@ -100,8 +100,9 @@ class Handle:
     # ---- the pod
 
     def update_pod(self, pod: Pod | None) -> None:
-        """Stores a new state of the pod, and records the exit of a pod that has ended. None means that the pod has
-        vanished.
+        """Stores the newest state of the workload's pod, and records the exit if the pod has ended or has vanished.
+
+        None means that the pod has vanished.
         """
         if pod is not None:
             self.pod = pod
@@ -125,8 +126,9 @@ class Handle:
     # ---- the relay
 
     def connect_relay(self, hello: Hello) -> PodLink:
-        """Returns the protocol for a new connection of the workload's relay, and closes the relay's older
-        connection.
+        """Replaces the workload's link by one for a new connection of its relay, and returns the new link.
+
+        Closes the older connection.
         """
         link = PodLink(self._on_frame, self._on_lost)
         previous_link, self.link = self.link, link
@@ -190,8 +192,9 @@ class Handle:
             self.record_exit()
 
     def _record_kill(self) -> None:
-        """Records a kill that the pod's status has not explained in time. A relay that has lost its session does not
-        prove a kill.
+        """Records the exit of a workload that was killed, if the pod's status has not explained the kill in time.
+
+        The report of a relay that has lost its session does not prove a kill.
         """
         if self.reported_end is not None and not self.reported_end.lost:
             self.record_exit()
@@ -257,8 +260,9 @@ class Handles:
             self.adopt(current_pod)
 
     def adopt(self, pod: Pod) -> Handle | None:
-        """Returns the workload of a pod, which is created if it is not known yet. Returns None for a pod that is not
-        ours or that we have removed.
+        """Returns the handle of the workload to which a pod belongs, and creates the handle for a new pod.
+
+        Returns None for a pod that is not ours or that we have removed.
         """
         record = self._record_of(pod)
         if record is None or pod.metadata.uid in self._removed:
@@ -273,8 +277,9 @@ class Handles:
         return handle
 
     def _record_of(self, pod: Pod) -> PodRecord | None:
-        """Returns the decoded record of a pod, or None for a pod that is not ours. A record is decoded once for all
-        states of its pod.
+        """Returns the decoded record of a pod, or None for a pod that is not ours.
+
+        A record is decoded once for all states of its pod.
         """
         handle = self._by_uid.get(pod.metadata.uid)
         last_record_text = (

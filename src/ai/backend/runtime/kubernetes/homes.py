@@ -1,5 +1,6 @@
-"""Stores homes that outlive a restart in a PersistentVolumeClaim for each kernel and node, where the settings say so
-(D16).
+"""Stores the home directories of kernels in PersistentVolumeClaims, so that homes outlive a restart.
+
+There is one for each kernel and node, where the settings say so (D16).
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ HOME_DELETION_CHECK_S, HOME_DELETION_TIMEOUT_S, RETRY_S = 0.2, 30.0, 5.0
 
 
 def home_name(kernel_id: KernelId, node: str) -> str:
-    """Returns the name of a kernel's home on a node. Names differ by node, since the volume may be bound to its
-    node.
+    """Returns the name of the PersistentVolumeClaim with a kernel's home on a node.
+
+    Names differ by node, since the volume may be bound to its node.
     """
     return f"h-{kernel_id.hex}-{sha256(node.encode()).hexdigest()[:8]}"
 
@@ -84,7 +86,10 @@ class Homes:
                 return
 
     async def undo(self, spec: WorkloadSpec) -> None:
-        """Removes the home that a failed creation has made, since the next attempt may be on another node."""
+        """Removes the home that this attempt's failed creation has made; a home of an earlier attempt stays.
+
+        The next attempt may be on another node.
+        """
         with suppress(BackendError):
             await self.remove(spec.key.kernel_id, if_=lambda claim: _attempt_of(claim) == spec.key.attempt)
 

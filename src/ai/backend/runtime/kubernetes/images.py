@@ -10,7 +10,10 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class _ContainerImage(msgspec.Struct, rename="camel"):
-    """Describes an image of a node; ``names`` is null if another image has its tags now."""
+    """Holds one image in a node's status: the image's names and size.
+
+    ``names`` is null if another image has its tags now.
+    """
 
     names: list[str] | None = None
     size_bytes: int = 0
@@ -30,8 +33,9 @@ class _Node(msgspec.Struct):
 
 
 def images_of(node: bytes) -> list[RuntimeImage]:
-    """Returns the images with a tag that a node reports; it reports its 50 largest images only. Takes a Node as JSON;
-    raises msgspec.ValidationError for anything else.
+    """Returns the tagged images that a node reports in its status, which lists the node's 50 largest images only.
+
+    Takes a Node as JSON; raises msgspec.ValidationError for anything else.
     """
     status = msgspec.json.decode(node, type=_Node).status
     architecture = _ARCHITECTURES.get(status.node_info.architecture, status.node_info.architecture)

@@ -45,8 +45,9 @@ async def remove_left_probes(api: KubeApi, settings: KubernetesRuntimeSettings, 
 
 
 async def are_policies_enforced(api: KubeApi, settings: KubernetesRuntimeSettings) -> bool | None:
-    """Returns True if the cluster enforces network policies, None if that cannot be determined. A pod under the default
-    policy is then not reached, and another pod is. The pods are removed.
+    """Returns True if the cluster enforces network policies, None if that cannot be determined.
+
+    A pod under the default policy is then not reached, and another pod is. The pods are removed.
     """
     name = f"probe-{secrets.token_hex(4)}"
     try:

@@ -25,8 +25,9 @@ def _frame(message: Mapping[str, Any]) -> bytes:
 
 
 class PodLink(asyncio.Protocol):
-    """Sends and receives frames over the connection from the relay of one pod, the process between its runner and the
-    agent.
+    """Sends and receives frames over the connection from the relay of one pod to the agent.
+
+    The relay is the process between the pod's runner and the agent.
 
     ``on_frame`` gets each message with its size in bytes; ``on_lost`` is called once at the end. Frames with a ``seq``
     are the runner's, the others the relay's own.
@@ -46,8 +47,9 @@ class PodLink(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def send(self, *messages: Mapping[str, Any]) -> None:
-        """Sends messages to the relay, and waits until the connection accepts more. Small messages are sent as one
-        piece. Raises Unavailable without a connection.
+        """Sends messages to the relay, and waits until the connection accepts more.
+
+        Small messages are sent as one piece. Raises Unavailable without a connection.
         """
         frames, batch_bytes = [], 0
         for message in messages:

@@ -37,7 +37,10 @@ TLS_BUFFER_BYTES = 16 * 1024
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """Holds the first frame of a relay (docs/reference/runner-protocol, "Pods")."""
+    """Holds the first frame of a connection from a pod: token, pod, and the connection's role (relay or stream).
+
+    See docs/reference/runner-protocol, "Pods".
+    """
 
     t: str
     protocol: int
@@ -57,8 +60,10 @@ Verify = Callable[[str], Awaitable[PodIdentity]]
 
 
 class _Tls(asyncio.sslproto.SSLProtocol):
-    """Represents a TLS connection that counts as pending from its first packet on, and is refused where too many are
-    pending. A client that never begins its handshake takes a descriptor too.
+    """Represents a TLS connection, which is refused if too many connections have not named their pods yet.
+
+    The connection counts as pending from its first packet on. A client that never begins its handshake takes a
+    descriptor too.
 
     All connections are read into one buffer, where asyncio would keep 256 KiB for each: the event loop calls
     ``buffer_updated``, which copies what was read, before it reads from another connection.
@@ -136,8 +141,9 @@ class RelayListener:
         await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
     def add_pending(self, pending_connection: _PendingConnection, address: str) -> bool:
-        """Counts a connection that has not named its pod yet. Returns False if there are too many, in all or from this
-        address.
+        """Counts a connection that has not named its pod yet.
+
+        Returns False if there are too many, in all or from this address.
         """
         if len(self._pending) >= MAX_PENDING_CONNECTIONS or self._pending_counts[address] >= MAX_PENDING_OF_ADDRESS:
             return False

@@ -1,5 +1,6 @@
-"""Builds the pod of a workload. It is pinned to its node, meets the restricted pod security standard, and contains no
-data of users.
+"""Builds the manifest of the pod that runs a workload.
+
+The pod is pinned to its node, meets the restricted pod security standard, and contains no data of users.
 
 Environment and files of a session go over its relay (:mod:`creation`); the pod names only what the cluster must know.
 """
@@ -156,14 +157,15 @@ def compose_pod(
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """Returns a digest of a manifest, by which two requests are compared, since admission may change the object
-    itself.
+    """Returns a short hash of a manifest, by which two creation requests are compared.
+
+    The created objects are not compared, since admission may change them.
     """
     return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Returns the sub-path of each directory outside of the home into which files are placed.
+    """Returns the directories outside of the home into which files are placed, each with its sub-path in a volume.
 
     Raises CreationDenied for a path that is not plain, for directories that would hide the image's, and for too much.
     """
@@ -186,7 +188,7 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def single_files(spec: WorkloadSpec) -> dict[str, str]:
-    """Maps the path of each file that is mounted alone to its name in the volume ``hosts``."""
+    """Returns the files that are mounted one by one, as a map of paths to file names in the volume ``hosts``."""
     volume_names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
     return volume_names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
@@ -236,8 +238,9 @@ def security_of_pod(settings: KubernetesRuntimeSettings) -> dict[str, Any]:
 
 
 def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
-    """Returns the security context of a container by the restricted standard. Only a session's container may write its
-    root file system.
+    """Returns the security context of a container by the restricted standard.
+
+    Only a session's container may write its root file system.
     """
     return {
         "allowPrivilegeEscalation": False,
@@ -249,8 +252,9 @@ def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool)
 def _prepare_container(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts
 ) -> list[dict[str, Any]]:
-    """Returns the container that copies the runner and creates empty files before the other containers are made. The
-    list is empty if nothing has to be prepared.
+    """Returns the init container that copies the runner and creates empty files, in a list.
+
+    It runs before the other containers are made. The list is empty if nothing has to be prepared.
     """
     arguments: list[str] = []
     mounts: list[dict[str, Any]] = []
@@ -370,8 +374,9 @@ def _main_container(
 
 
 def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
-    """Returns the sub-path of a path of the runner's image in the volume ``platform``. The volume is that image, or a
-    copy of its folder.
+    """Returns the ``subPath`` entry of a mount that shows one path of the runner's image from the volume ``platform``.
+
+    The volume is that image, or a copy of its folder.
     """
     if facts.has_image_volumes:
         return {"subPath": path.lstrip("/")}
@@ -411,7 +416,7 @@ def _millicores(cores: float) -> str:
 
 
 def pull_policy(settings: KubernetesRuntimeSettings) -> str:
-    """Returns the API's name of the setting ``image_pull_policy``."""
+    """Returns the Kubernetes name of the image pull policy that the settings choose."""
     return {"if-not-present": "IfNotPresent", "always": "Always", "never": "Never"}[settings.image_pull_policy]
 
 
@@ -447,12 +452,15 @@ def _home_volume(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: 
 
 
 def _annotation_file(name: str) -> dict[str, Any]:
-    """Returns a file of a volume whose content is an annotation. Such files exist before any container is made."""
+    """Returns the entry of a volume for a file that has the value of a pod annotation as its content.
+
+    Such files exist before any container is made.
+    """
     return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_ANNOTATION_PREFIX}{name}']"}}
 
 
 def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]:
-    """Returns the annotations with the session's users and groups, which replace those of the image."""
+    """Returns the annotations that hold the /etc/passwd and /etc/group of a pod, which replace the image's files."""
     uid, gid = settings.kernel_uid, settings.kernel_gid
     passwd_text = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
     group_text = f"root:x:0:\nwork:x:{gid}:\n"
@@ -483,8 +491,9 @@ def _folder_volumes(
 
 
 def _claim_of(mount: Mount, settings: KubernetesRuntimeSettings) -> tuple[str, str]:
-    """Returns the PersistentVolumeClaim and the sub-path of a mount. The kubelet opens sub-paths through no link that
-    leaves them.
+    """Returns the PersistentVolumeClaim and the sub-path of a mount.
+
+    The kubelet opens sub-paths through no link that leaves them.
     """
     data = {"field": "mounts", "key": mount.target}
     if os.path.normpath(mount.target) != mount.target or mount.target in FORBIDDEN_TARGETS:

@@ -1,5 +1,6 @@
-"""Makes the private networks of cluster sessions: one network policy for each, and the pods' addresses in
-/etc/hosts.
+"""Creates, lists and removes the private networks of cluster sessions.
+
+A network consists of one network policy for the session, and of the pods' addresses in /etc/hosts.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ LISTED_S = 45.0
 
 
 class SessionNetworks:
-    """Makes, lists and removes the networks of sessions on the nodes of one cluster. A network's record is its policy,
-    which also names the node of its session.
+    """Makes, lists and removes the networks of sessions on the nodes of one cluster.
+
+    A network's record is its policy, which also names the node of its session.
     """
 
     def __init__(self, api: KubeApi, settings: KubernetesRuntimeSettings, handles: Handles) -> None:
@@ -39,8 +41,9 @@ class SessionNetworks:
         self._lock = asyncio.Lock()
 
     async def create(self, session_id: SessionId, hosts: Sequence[str], node: str) -> NetworkView:
-        """Makes the network of a session, and returns it without addresses: pods have theirs before any program of a
-        user runs.
+        """Creates the network policy of a session on a node, and returns the network without the addresses of the pods.
+
+        Pods get their addresses before any program of a user runs.
         """
         if self._node_of_session.get(session_id) != node:
             await self._create(session_id, hosts, node)
@@ -71,8 +74,9 @@ class SessionNetworks:
         await self._api.delete(NETWORK_POLICIES, policy_name(session_id), self._settings.namespace)
 
     async def on_node(self, node: str) -> Sequence[SessionId]:
-        """Returns the sessions that have a network on a node. Sessions without a pod whose network an earlier release
-        made are included.
+        """Returns the sessions that have a network on a node.
+
+        Sessions without a pod whose network an earlier release made are included.
 
         What others have made or removed since the last listing is missing.
         """
@@ -93,8 +97,9 @@ class SessionNetworks:
         ]
 
     def _is_left(self, session_id: SessionId, owner_node: str) -> bool:
-        """Returns True for a session without pods whose network, made by an earlier release, names no node. Networks of
-        removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's.
+        """Returns True for a network of an earlier release that names no node, and whose session has no pods any more.
+
+        Networks of removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's.
         """
         return not owner_node and not self._handles.of_session(session_id)
 

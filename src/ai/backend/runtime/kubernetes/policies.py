@@ -20,15 +20,17 @@ _DNS_PORT = 53
 
 
 def default_policy_name(instance: str) -> str:
-    """Returns the name of an installation's default policy. Names differ by installation, so that two in one namespace
-    do not overwrite each other's policy.
+    """Returns the name of an installation's default policy.
+
+    Names differ by installation, so that two in one namespace do not overwrite each other's policy.
     """
     return _DEFAULT_POLICY if instance == "default" else f"{_DEFAULT_POLICY}-{instance}"
 
 
 def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence[str]) -> dict[str, Any]:
-    """Returns the default policy of all sessions. It admits no incoming connection, and outgoing ones only to name
-    servers, the agents and the allowed networks.
+    """Returns the default policy of all sessions.
+
+    It admits no incoming connection, and outgoing ones only to name servers, the agents and the allowed networks.
     """
     allowed_blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
     agent_blocks = [{"ipBlock": {"cidr": network}} for network in agent_networks]
@@ -51,7 +53,10 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
 
 
 def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
-    """Returns the allowed part of a network as address blocks of a policy, empty if the whole network is blocked."""
+    """Returns the address blocks of a network policy that permit ``network`` except the networks of ``blocked_egress``.
+
+    Returns an empty list if the whole network is blocked.
+    """
     whole_network = ip_network(network)
     excepted_cidrs: list[str] = []
     for blocked_network in map(ip_network, settings.blocked_egress):
@@ -65,8 +70,9 @@ def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[s
 
 
 def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str], node: str) -> dict[str, Any]:
-    """Returns the policy of a cluster session, by which its kernels reach each other. The policy is the network's
-    record too.
+    """Returns the network policy that lets the kernels of one cluster session reach each other.
+
+    The policy is the network's record too.
     """
     peers = [{"podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}}}]
     return {

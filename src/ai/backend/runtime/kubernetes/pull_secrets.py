@@ -34,8 +34,9 @@ def has_pull_secret_gate(pod: Pod) -> bool:
 
 
 def open_gate(pod: Pod) -> dict[str, Any]:
-    """Returns the strategic merge patch that removes our scheduling gate from a pod. Gates of others, as of Kueue,
-    stay.
+    """Returns the strategic merge patch that removes the scheduling gate of pull secrets from a pod.
+
+    Gates of other programs, such as Kueue, stay.
     """
     gate = {"$patch": "delete", "name": PULL_SECRET_GATE}
     return {"metadata": {"uid": pod.metadata.uid}, "spec": {"schedulingGates": [gate]}}

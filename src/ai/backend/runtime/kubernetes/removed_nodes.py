@@ -81,7 +81,10 @@ class RemovedNodes:
         return list(objects)
 
     async def _is_over(self, node: str) -> bool:
-        """Returns True if a node has been missing from the cluster for ``removed_node_s``."""
+        """Returns True if a node has been missing from the cluster for at least ``removed_node_s`` seconds.
+
+        Starts counting at the first call that does not find the node.
+        """
         if await self._api.find(NODES, node) is not None:
             self._missing_since.pop(node, None)
             return False

@@ -178,8 +178,9 @@ class KubernetesRuntime(AbstractRuntime):
             return None if handle is None else await self._end_workload(handle, grace_s, "stopped")
 
     async def _end_workload(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """Ends a workload through its relay, which needs no API server. Deletes the pod if the relay does not end the
-        workload. Raises Unavailable.
+        """Ends a workload through its relay, which needs no API server.
+
+        Deletes the pod if the relay does not end the workload. Raises Unavailable.
         """
         if handle.exit is not None:
             return handle.exit
@@ -263,8 +264,9 @@ class KubernetesRuntime(AbstractRuntime):
         return channel
 
     async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
-        """Returns the exit of a workload whose channel has ended. Returns None if another channel or another agent has
-        the workload.
+        """Waits after the end of a channel until the workload's exit is known, and returns the exit.
+
+        Returns None if another channel or another agent serves the workload now.
         """
 
         def is_decided() -> bool:

@@ -30,7 +30,7 @@ _UNPRINTABLE_PATTERN = re.compile(r"[^\x20-\x7e]")
 
 
 class Verdict(StrEnum):
-    """Classifies the reason for which a container waits."""
+    """Classifies why a container waits: it may start, its image is missing, or it is denied or deferred."""
 
     WAIT = "wait"
     MISSING = "missing"
@@ -88,8 +88,9 @@ REASON_BY_DISRUPTION = {
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes how far the start of a pod is. ``error`` is why the pod cannot start; None while it may. ``message`` is
-    why it waits, for users.
+    """Describes how far the start of a pod has come: an error, a message for users, and True for a pull under way.
+
+    ``error`` is why the pod cannot start; None while it may. ``message`` is why the pod waits.
     """
 
     message: str = ""
@@ -158,7 +159,7 @@ def _start_error(status: ContainerStatus, terminated: StateTerminated) -> Backen
 
 
 def state_of(pod: Pod) -> str:
-    """Returns the phase of a pod, when it was deleted, and the state of each container, for messages and logs."""
+    """Returns a text that describes a pod's phase, deletion time and containers, for messages and logs."""
     state_texts = [pod.status.phase or "no phase", pod.status.reason]
     state_texts += [f"deleted at {pod.metadata.deletion_timestamp}"] if pod.metadata.deletion_timestamp else []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -202,8 +203,9 @@ def is_node_gone(pod: Pod) -> bool:
 
 
 def printable(text: str) -> str:
-    """Replaces the characters of a text that a database or terminal may refuse. The text comes from a user's
-    program.
+    """Replaces the characters of a text that a database or terminal may refuse.
+
+    The text comes from a user's program.
     """
     return _UNPRINTABLE_PATTERN.sub("?", text)
 
@@ -224,7 +226,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_reason(self) -> str:
-        """The reason, if it is one that the platform has given; empty for one that a user's program has made up."""
+        """The reported reason if the platform defines it; empty for a reason that a user's program invented."""
         reason = self.reason[:_MAX_REASON_CHARS]
         if reason in _PLATFORM_REASONS:
             return reason
@@ -232,8 +234,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def end_of_termination_message(terminated: StateTerminated) -> Ended | None:
-    """Returns the end that the first process wrote into the container's status. The session's user can write there too,
-    so an end that does not fit the container's exit code is ignored.
+    """Returns the session's end that the first process wrote into the termination message of its container.
+
+    The session's user can write there too, so an end that does not fit the container's exit code is ignored.
     """
     try:
         reported_end = msgspec.json.decode(terminated.message.encode(), type=Ended)
@@ -270,8 +273,9 @@ def exit_of(pod: Pod | None, reported_end: Ended | None, reason: str) -> Workloa
 
 
 def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None]:
-    """Returns the exit code of a container, or the signal that killed it. The reaper and the engine report the death by
-    signal n as code 128 + n.
+    """Returns (exit code, signal) of an ended container, one of which is None.
+
+    The reaper and the engine report the death by signal n as code 128 + n.
     """
     if terminated is None:
         return None, int(signal.SIGKILL)

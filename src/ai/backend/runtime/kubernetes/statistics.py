@@ -19,8 +19,10 @@ _Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the frame ``stats`` of a relay. A program of the user's image can write it, so each number is bounded: a
-    number that cannot be computed with would end the measuring of all sessions of the node.
+    """Holds the values of a frame ``stats``, by which a pod's relay reports the resource use of its session.
+
+    A program of the user's image can write it, so each number is bounded: a number that cannot be computed with would
+    end the measuring of all sessions of the node.
     """
 
     cpu_ms: _Milliseconds | None = None
@@ -33,8 +35,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Holds one report of a pod with the time of its arrival. ``cpu_percent`` is that since the sample before,
-    ``arrived_at_s`` our monotonic clock.
+    """Holds one report of a pod's resource use, with the CPU use since the previous sample and the time of arrival.
+
+    ``arrived_at_s`` is by our monotonic clock.
     """
 
     report: Report
@@ -62,7 +65,7 @@ def read_sample(message: Mapping[str, Any], previous_sample: Sample | None, now:
 
 
 def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
-    """Returns the measurements of a workload, without the values that its node does not report."""
+    """Returns the measurements of a workload from one sample; values that the pod did not report are left out."""
     report = sample.report
     measurements: list[Measurement] = []
     if report.cpu_ms is not None:

@@ -48,8 +48,9 @@ class _Header(msgspec.Struct):
 
 
 def _key_id_of(token: str) -> str:
-    """Returns the id of the key that a token names. Nothing proves the id yet: each segment is decoded when the token
-    is verified.
+    """Returns the id of the signing key that the header of a token names.
+
+    Nothing proves the id yet: each segment is decoded when the token is verified.
 
     Raises AuthenticationFailed for what is no token.
     """

@@ -1,4 +1,6 @@
-"""Builds the OCI bundle by which `runsc` (gVisor) runs a session: the files of every sandbox, on an empty root.
+"""Builds the OCI bundle from which `runsc` (gVisor) runs a session: its mounts, links and folders on an empty root.
+
+The bundle has the files of every sandbox.
 
 The shim's child writes it into a folder in memory that only it and `runsc` see, with the session's variables.
 """
@@ -56,8 +58,9 @@ class BundleView(SandboxView):
         self._add_mount("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
 
     def show_system(self, *, has_devices: bool) -> None:
-        """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host. Raises CreationDenied for
-        devices.
+        """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host.
+
+        Raises CreationDenied for devices.
         """
         if has_devices:
             raise CreationDenied("gVisor is given no devices here", data={"field": "devices", "key": "*"})
@@ -69,8 +72,9 @@ class BundleView(SandboxView):
         self.mounts.append({"destination": target, "type": kind, "source": source, "options": list(options)})
 
     def _check_mount_point(self, source: str, target: str) -> None:
-        """Raises CreationDenied if a mount's target lies in a read-only folder of the host that has no file or folder
-        there. The missing mount point would have to be made on the host.
+        """Raises CreationDenied if a mount has no mount point in a host's folder that is shown read-only.
+
+        The missing mount point would have to be made on the host.
         """
         outer_target = max((path for path in self._sources if target.startswith(path + "/")), key=len, default=None)
         if outer_target is None or any(target.startswith(f"{path}/") for path in self._staged_targets):
@@ -115,7 +119,11 @@ def bundle_of(
     hostname: str,
     fd_mapping: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns a bundle for :mod:`supervisor.gvisor`. ``fd_mapping``: descriptors inside by the leader's."""
+    """Returns the OCI configuration, links, folders and `runsc` command line of a sandbox in gVisor.
+
+    :mod:`supervisor.gvisor` writes and runs it. ``fd_mapping`` maps the leader's descriptors to those inside the
+    sandbox.
+    """
     config = {
         "ociVersion": "1.0.2",
         "hostname": hostname,
@@ -133,7 +141,10 @@ def bundle_of(
 
 
 def first_process(interpreter: str, runtime: str) -> list[str]:
-    """Returns the command of a sandbox's first process, which starts the runner (:mod:`node.relay.inner`)."""
+    """Returns the command line of the first process in a gVisor sandbox, which starts the runner.
+
+    See :mod:`node.relay.inner`.
+    """
     fd_arguments = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
     program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM_FILE}", "inner"]
     return [*program, *fd_arguments, "--runtime", runtime, "--home", HOME]

@@ -46,7 +46,10 @@ def find_hierarchies(mounts: Iterable[MountEntry], cgroup_root: Path) -> list[Cg
 
 
 def parse_own_groups(cgroup_text: str) -> dict[str, str]:
-    """Returns controller ("" for the unified hierarchy) -> our own group, from the text of /proc/self/cgroup."""
+    """Returns this process's control group by controller, from the text of /proc/self/cgroup.
+
+    The controller of the unified hierarchy is "".
+    """
     own_groups: dict[str, str] = {}
     for line in cgroup_text.splitlines():
         _, controllers, group_path = line.split(":", 2)
@@ -57,7 +60,10 @@ def parse_own_groups(cgroup_text: str) -> dict[str, str]:
 def find_driver(
     mounts: Sequence[CgroupMount], own_groups: dict[str, str], parent_name: str, instance_name: str
 ) -> CgroupDriver:
-    """Returns the best control group driver that works here. Leaves the empty group of this instance behind."""
+    """Returns the best control group driver that works on this host, after trying to create groups.
+
+    Leaves the empty group of this instance behind.
+    """
     bases_by_controller: dict[str, Path] = {}
     for mount in mounts:
         if not mount.is_unified and mount.controllers:
@@ -119,7 +125,10 @@ def _fill_cpuset(parent_group: Path, base_group: Path) -> None:
 
 
 def _try_child(base_group: Path, join_file: str) -> None:
-    """Makes and removes a child group with a writable ``join_file``. Raises OSError."""
+    """Tests that a child group with a writable ``join_file`` can be made below a control group, and removes the child.
+
+    Raises OSError if it cannot.
+    """
     probe_group = base_group / f"probe-{os.getpid()}"
     probe_group.mkdir(exist_ok=True)
     try:

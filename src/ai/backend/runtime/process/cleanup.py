@@ -1,5 +1,6 @@
-"""Ends workloads and removes the processes and files that crashes, shims and finished workloads leave. Every step may
-be repeated.
+"""Ends workloads, and removes the processes and files that they, their shims or crashes have left behind.
+
+Every step may be repeated.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def kill_shim(directory: WorkloadDirectory) -> None:
 
 
 def kill_helper(directory: WorkloadDirectory) -> None:
-    """Kills the helper of the workload's network, if a dead shim has left one."""
+    """Kills the helper process of a workload's network, if it still runs."""
     identity = directory.identity() or {}
     helper = identity.get("helper")
     if helper and identity.get("boot_id") == proc.boot_id() and proc.is_same(helper[0], helper[1]):
@@ -48,13 +49,17 @@ def kill_helper(directory: WorkloadDirectory) -> None:
 
 
 def leftover_pids(record: Record) -> list[int]:
-    """Returns the pids of a workload whose shim is dead: members of its groups, and pids_with_cookie of its cookie."""
+    """Returns the pids of the processes that a workload with a dead shim has left.
+
+    These are the members of the workload's control groups, and the processes with its cookie
+    (:func:`pids_with_cookie`).
+    """
     groups = [dict(group) for group in record.cgroups]
     return sorted({*cgroupfs.members(groups), *pids_with_cookie(record.cookie)} - {os.getpid()})
 
 
 def pids_with_cookie(cookie: str) -> list[int]:
-    """Returns the pids of this host with the workload's cookie as a variable, without root's processes.
+    """Returns the pids of this host's processes that have the workload's cookie in their environment, except root's.
 
     Only a workload of an agent that is root itself could have some, and it has none.
     """
@@ -81,7 +86,10 @@ def kill_leftovers(record: Record) -> None:
 
 
 def recorded_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
-    """Returns the recorded exit of a workload; without one ends the workload as of a dead shim."""
+    """Returns the recorded exit of a workload. Without a record, kills the workload's leftovers and records the exit.
+
+    The exit is then that of a workload whose shim died.
+    """
     return directory.exit() or record_exit(record, directory)
 
 
@@ -147,7 +155,10 @@ def erase(
 
 
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
-    """Completes started removals, undoes partial creations, records exits, and removes groups without a workload."""
+    """Cleans up all workloads after a crash of the agent.
+
+    Completes started removals, undoes partial creations, records exits, and removes groups without a workload.
+    """
     workload_names: set[str] = set()
     for directory in list(state.all_workloads()):
         workload_names.add(directory.path.name)
@@ -169,7 +180,10 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
 
 
 def _is_alive(directory: WorkloadDirectory) -> bool:
-    """Returns True if a workload's shim lives and has started the workload, after waiting for a starting shim."""
+    """Returns True if a workload has started under a living shim, or has a recorded exit.
+
+    Waits some seconds for a starting shim, and returns True for one that takes longer.
+    """
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while directory.is_locked():
         if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:

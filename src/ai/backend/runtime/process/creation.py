@@ -43,20 +43,23 @@ def images_directory(settings: ProcessRuntimeSettings, state_path: Path) -> Path
 
 
 def find_images(settings: ProcessRuntimeSettings, state_path: Path) -> list[ProcessImage]:
-    """Returns the host's and the imported images. Blocks: runs the host's interpreters for their versions."""
+    """Returns the images of the host's interpreters and the imported images.
+
+    Blocks: runs the host's interpreters for their versions.
+    """
     return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state_path))]
 
 
 def images_with_current_rootfs(
     known_images: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state_path: Path
 ) -> list[ProcessImage]:
-    """Returns the host images of ``known_images``, and an image for each imported root file system that exists now."""
+    """Returns the host images among ``known_images``, and the images of all root file systems that are imported now."""
     host_images_by_name = {image.name: image for image in known_images.values() if image.rootfs is None}
     return [*host_images_by_name.values(), *rootfs.list_images(images_directory(settings, state_path))]
 
 
 def cdi_directories(state_path: Path) -> tuple[str, ...]:
-    """Returns where CDI names are looked up: the directories of the system, and one of this runtime."""
+    """Returns the directories with CDI specifications of devices: those of the system, and one of this runtime."""
     return *SYSTEM_DIRECTORIES, str(state_path / "cdi")
 
 
@@ -71,8 +74,9 @@ class Creation(msgspec.Struct, frozen=True):
     cookie: str
 
     def prepare(self) -> Record:
-        """Writes the workload's record, home, files and plan. Raises CreationDenied or OSError; then the caller
-        removes them.
+        """Writes the workload's record, home, files and plan.
+
+        Raises CreationDenied or OSError; then the caller removes them.
         """
         registry = CdiRegistry(cdi_directories(self.state.path))
         visible_folders = VISIBLE_FOLDERS if self.image.rootfs is None else ()
@@ -160,8 +164,9 @@ class Creation(msgspec.Struct, frozen=True):
                     parent.chmod(0o711)
 
     def _check_bare_config(self) -> None:
-        """Raises CreationDenied for a mount or device that needs bubblewrap, on a host without it. There a mount is
-        only a link in the home. The error names the mount or device.
+        """Raises CreationDenied for a mount or device of a workload that this host cannot provide without bubblewrap.
+
+        Without bubblewrap a mount is only a link in the home. The error names the mount or device.
         """
         for mount in self.spec.config.mounts:
             data = {"field": "mounts", "key": mount.target}

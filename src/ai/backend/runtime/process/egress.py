@@ -1,4 +1,7 @@
-"""Determines which helper can give sessions a network of their own with a way out (decision 0210)."""
+"""Finds a helper program (slirp4netns or pasta) that connects a session's own network namespace to the outside.
+
+See decision 0210.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _TUN_PATH = "/dev/net/tun"
 
 
 def helper_arguments(program: str, *, as_root: bool) -> list[str]:
-    """Returns a helper's arguments; ``{pid}`` is a process in the namespace. The host's loopback stays closed."""
+    """Returns the command line of a network helper (slirp4netns or pasta).
+
+    ``{pid}`` stands for a process in the network namespace. The host's loopback stays closed.
+    """
     if os.path.basename(program) == "slirp4netns":  # noqa: PTH119  # a name, not a path
         arguments = [program, "--configure", "--mtu=65520", "--disable-host-loopback", "--enable-seccomp"]
         arguments += ["--enable-sandbox"] if as_root else ["--userns-path=/proc/{pid}/ns/user"]
@@ -35,8 +41,9 @@ def helper_arguments(program: str, *, as_root: bool) -> list[str]:
 
 
 def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]:
-    """Returns the arguments of the helpers that work here, by ``as-user`` and ``as-root``. Also returns why no helper
-    works.
+    """Returns the command lines of the network helpers that work here, by ``as-user`` and ``as-root``, and a reason.
+
+    The reason says why no helper works.
 
     Blocks for some tens of milliseconds.
     """
@@ -62,8 +69,9 @@ def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]
 
 
 def _tun_problem(uid: int | None) -> str:
-    """Returns why the user of sessions cannot open the TUN device, which helpers need. Returns an empty text if the
-    user can open it.
+    """Returns why the user of sessions cannot open the TUN device, which helpers need.
+
+    Returns an empty text if the user can open it.
     """
     try:
         mode = Path(_TUN_PATH).stat().st_mode
@@ -100,7 +108,7 @@ def _try_helper(arguments_by_user: dict[str, Any], identity: Sequence[int | None
 
 
 def resolver_file() -> bytes:
-    """Returns the content of /etc/resolv.conf for a session whose names its network's helper resolves."""
+    """Returns the content of /etc/resolv.conf for a session whose network helper resolves host names."""
     try:
         host_lines = Path("/etc/resolv.conf").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

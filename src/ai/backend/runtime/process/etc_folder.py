@@ -1,6 +1,7 @@
-"""Copies the part of the host's /etc that sessions see, so that one bind shows it (decision 0550).
+"""Copies the public part of the host's /etc into one folder, so that a single bind mount shows it to a session.
 
-bubblewrap reads the whole table of mounts after each bind; two dozen binds of small files were half of its time.
+See decision 0550. bubblewrap reads the whole table of mounts after each bind; two dozen binds of small files were half
+of its time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class EtcFolder:
             return self._folder
 
     def remove_unused(self, workload_plans: Collection[str]) -> None:
-        """Removes the copies that no workload uses: their paths occur in none of the workloads' plans."""
+        """Removes earlier copies of /etc whose paths occur in none of the workloads' plans; the current copy stays."""
         with self._lock:
             current_name = self._folder.name if self._folder is not None else ""
             for folder in self._parent.glob(f"{_PREFIX}*"):

@@ -20,8 +20,9 @@ _PROBE_SCRIPT = 'read line </proc/version && echo "$line"'
 
 
 def find_gvisor(settings: ProcessRuntimeSettings, cgroups: CgroupDriver) -> tuple[str, str]:
-    """Returns the path of `runsc`, or an empty path and the reason if no sandbox of gVisor starts. Blocks for half a
-    second.
+    """Returns the path of `runsc`, or an empty path and the reason if no sandbox of gVisor starts.
+
+    Blocks for half a second.
     """
     if settings.gvisor == "off":
         return "", "gVisor is off by settings"

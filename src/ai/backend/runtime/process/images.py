@@ -155,7 +155,10 @@ def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
 
 
 def host_python_image(python: _Python, image_name: str, aliases: tuple[str, ...]) -> ProcessImage:
-    """Returns the image of a Python with a web server of files, and JupyterLab if installed for that Python."""
+    """Returns the image of a Python of this host, with the services that it can provide.
+
+    These are a web server of files, and JupyterLab if it is installed for that Python.
+    """
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
     jupyterlab_beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
     if jupyterlab_beside is not None:

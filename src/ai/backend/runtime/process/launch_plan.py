@@ -1,4 +1,7 @@
-"""Builds the plan that a shim executes from a workload's specification, and reads nothing but device nodes."""
+"""Builds the launch plan of a workload from its specification; a shim executes the plan.
+
+Reads nothing but device nodes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the results of the host's probe.
+    """Describes the sandbox, network and control group features of this host, as the probe has found them.
 
     Without ``in_user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
     ``session_uids``: the first of the users that make the user namespaces of sessions; 0 if sessions share one user's.
@@ -64,7 +67,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     is_gvisor: bool = False
 
     def in_gvisor(self) -> Host:
-        """Returns this host's features for sessions in gVisor, whose first process is `runsc` as root."""
+        """Returns a copy of this host's features as they are for sessions that run in gVisor.
+
+        The first process of such a session is `runsc` as root.
+        """
         return replace(
             self,
             is_gvisor=True,
@@ -207,7 +213,10 @@ def _start_of(
     command: Sequence[str],
     rlimits: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Returns the part of the plan that starts the sandbox. In gVisor the limits are those of the processes inside."""
+    """Returns the part of the plan that starts the sandbox: command line, staged sources, limits and OCI bundle.
+
+    In gVisor the limits are those of the processes inside.
+    """
     uid, gid = _inner_identity(settings, host)
     if host.is_gvisor:
         first_command = first_process(image.interpreter, image.runtime)
@@ -223,15 +232,15 @@ def _start_of(
 
 
 def _is_staged(spec: WorkloadSpec, host: Host) -> bool:
-    """Returns True if the mounts of a workload must be made in the stage, before bubblewrap runs."""
+    """Returns True if a workload's mounts must be prepared in the stage folder before bubblewrap runs."""
     return host.bwrap is not None and (host.is_root or (host.can_stage and bool(spec.config.mounts or spec.config.ipc)))
 
 
 def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> dict[str, dict[str, bytes]]:
-    """Returns the files that the shim writes into folders in memory, by folder and name, one mount for each folder.
+    """Returns the contents of the files that the shim writes into read-only folders in memory, by folder and file name.
 
-    These are the public files of folders in which nothing else is, such as /home/config: such a folder is read-only,
-    and nothing can be mounted in it any more.
+    There is one mount for each folder. These are the public files of folders in which nothing else is, such as
+    /home/config: such a folder is read-only, and nothing can be mounted in it any more.
     """
     folders: dict[str, dict[str, bytes]] = {}
     for target, content in files.items() if _is_staged(spec, host) else ():
@@ -253,15 +262,19 @@ def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> di
 
 
 def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
-    """Returns the path of the system call filter: all workloads without system calls of their own share one."""
+    """Returns the path of the system call filter for a workload; None if the host has no seccomp.
+
+    All workloads without system calls of their own share one filter.
+    """
     if not host.has_seccomp:
         return None
     return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static_folder / SHARED_FILTER_NAME)
 
 
 def _shared_etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
-    """Returns the folder that a session sees as /etc. Returns None if the folder lacks the target of a mount, file or
-    device.
+    """Returns the copied /etc folder that a session can share with other sessions.
+
+    Returns None if the folder lacks the target of a mount, file or device.
     """
     targets = (
         *files,
@@ -276,23 +289,25 @@ def _shared_etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) ->
 
 
 def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:
-    """Returns the user and group numbers that the session's programs see as their own."""
+    """Returns the (user id, group id) that the programs of a session see as their own inside the sandbox."""
     if host.bwrap and host.in_user_namespace:
         return sandbox.INNER_UID, sandbox.INNER_UID
     return (settings.kernel_uid, settings.kernel_gid) if host.is_root else (os.getuid(), os.getgid())
 
 
 def egress_of(spec: WorkloadSpec, host: Host) -> dict[str, Any]:
-    """Returns the arguments of the helper for a workload's network. Returns an empty object if the network has no way
-    out, or is the host's.
+    """Returns the command lines of the helper that connects a workload's own network to the outside.
+
+    Returns an empty object if the network has no way out, or is the host's.
     """
     is_available = "as-root" in host.egress if spec.network is not None else bool(host.egress)
     return dict(host.egress) if is_available else {}
 
 
 def veils_of(home: Path, needed_paths: Sequence[Path]) -> dict[str, list[list[str]]]:
-    """Returns the directories to cover by empty ones, each with the (source, target) pairs to show in it
-    (:mod:`launch`).
+    """Returns the directories to hide behind empty ones, each with the (source, target) pairs that stay visible inside.
+
+    See :mod:`launch`.
     """
     veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
     for path in needed_paths:
@@ -315,7 +330,10 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
-    """Returns the limits that the shim checks once a second, since the kernel does not enforce them here."""
+    """Returns the limits on memory and processes that the shim checks, since the kernel does not enforce them here.
+
+    The shim checks once a second.
+    """
     watched_limits: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched_limits["memory"] = limits.memory_bytes
@@ -338,8 +356,9 @@ def _resource_limits(
 
 
 def _secret_variables(spec: WorkloadSpec) -> list[str]:
-    """Returns the variables of a plan that hold secrets. The script of a program run in place sets all variables of the
-    session, and so counts as secret too.
+    """Returns the names of a plan's variables that hold secrets of the session; none if the session has no secret.
+
+    The script of a program run in place sets all variables of the session, and so counts as secret too.
     """
     if not spec.secret_names:
         return []

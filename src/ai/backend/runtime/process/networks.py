@@ -1,4 +1,6 @@
-"""Makes private networks of sessions as root, by network namespaces that are joined where no rule of the host applies.
+"""Makes the private networks of sessions as root, from network namespaces and virtual devices.
+
+The namespaces are joined where no rule of the host applies.
 
 On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others;
 each kernel has a device on top of that (macvlan), in a namespace of its own. These devices reach each other, and
@@ -80,7 +82,10 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         return f"backendai {sha256(str(self.state).encode()).hexdigest()[:16]} "
 
     def device(self, session_id: SessionId) -> str:
-        """Returns the name of a session's host device; the name of its peer, if it is one of a pair, ends in ``b``."""
+        """Returns the name of the network device that a session's network has on the host.
+
+        If the device is one of a pair, the name of its peer ends in ``b``.
+        """
         return overlay.device_name(self._device_alias_prefix, str(session_id), "a")
 
     def create(self, session_id: SessionId, hosts: Sequence[str], vxlan: Overlay | None = None) -> NetworkView:
@@ -133,7 +138,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         return _parse_session_ids(session_names)
 
     def broken(self) -> Sequence[SessionId]:
-        """Returns the sessions whose network has a record and no device any more. Raises OSError."""
+        """Returns the sessions whose network has a record, but no network device any more. Raises OSError."""
         recorded_ids = _parse_session_ids(self._recorded_names())
         if not recorded_ids:
             return ()
@@ -192,7 +197,7 @@ def _make_namespace_in_thread(network: NetworkView, hostname: str) -> int:
 
 
 def _set_up_with_retries(route: RouteSocket, device: str) -> None:
-    """Brings a device up as soon as its predecessor, which has the same hardware address, has been removed."""
+    """Brings a network device up, and retries while an earlier device with the same hardware address still exists."""
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
         try:

@@ -169,14 +169,18 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
 
 
 def _why_no_networks(state: Path, *, has_sandbox: bool) -> tuple[str, str]:
-    """Returns two reasons: why this host makes no networks of sessions, and why it makes none over several nodes."""
+    """Returns why this host makes no networks of sessions, and why it makes none over several nodes.
+
+    A reason is empty if the host can make such networks.
+    """
     no_network_reason = why_no_networks(state, has_sandbox=has_sandbox)
     return no_network_reason, why_no_multi_node_networks(state, no_network_reason=no_network_reason)
 
 
 def _find_egress(settings: ProcessRuntimeSettings, *, has_sandbox: bool) -> tuple[dict[str, Any], str]:
-    """Returns the helpers that give sessions a network of their own with a way out, and the reason if there is no
-    helper.
+    """Returns the helpers that connect sessions' own networks to the outside, and the reason if there is no helper.
+
+    Returns nothing if the setting ``network`` is not ``auto``.
     """
     if settings.network != "auto":
         return {}, ""
@@ -184,7 +188,10 @@ def _find_egress(settings: ProcessRuntimeSettings, *, has_sandbox: bool) -> tupl
 
 
 def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
-    """Returns the documented tier of this host: sealed, caged, fenced or bare."""
+    """Returns the tier of this host: ``sealed``, ``caged``, ``fenced`` or ``bare``.
+
+    The tier depends on a working sandbox, and on the control group controllers ``cpu``, ``memory`` and ``pids``.
+    """
     has_limits = {"cpu", "memory", "pids"} <= controllers
     if has_sandbox:
         return "sealed" if has_limits else "caged"
@@ -383,7 +390,7 @@ def _can_execute(code: str) -> bool:
 
 
 def _can_limit_pids_late(bwrap_path: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
-    """Returns True if a limit on processes can be set from outside on a waiting sandbox, and holds inside."""
+    """Tests if a limit on processes can be set from outside on a waiting sandbox; True if the limit holds inside."""
     prlimit_path = shutil.which("prlimit")
     if prlimit_path is None:
         return False

@@ -1,4 +1,4 @@
-"""Builds the script by which a sandbox runs a session's program in place of a runner (decision 0265)."""
+"""Builds the shell script by which a sandbox runs a session's program directly, without a runner (decision 0265)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ _USER_PROGRAMS_FOLDER = f"{HOME}/.local/bin"
 
 
 def can_run_in_place(spec: WorkloadSpec, image: ProcessImage, home: Path) -> bool:
-    """Returns True if nothing has to be prepared by a runner before the program: the start script of an image, the
-    permissions of keys. Cluster sessions have an SSH server, which is the runner's."""
+    """Returns True if a session's program can run without a runner, since a runner would have nothing to prepare.
+
+    A runner runs the start script of an image and sets the permissions of keys. Cluster sessions have an SSH server,
+    which is the runner's.
+    """
     if not spec.program or spec.network is not None:
         return False
     if image.rootfs is not None and (
@@ -45,7 +48,9 @@ def can_run_in_place(spec: WorkloadSpec, image: ProcessImage, home: Path) -> boo
 def script_of(
     spec: WorkloadSpec, environ: Mapping[str, str], runner: Sequence[str], runtime: str, uid_gid: Sequence[int]
 ) -> str:
-    """Returns the script; empty if a shell cannot set the session's variables, or they are too large.
+    """Returns the shell script that runs the session's program, or starts the runner instead if the shim requests it.
+
+    Returns an empty text if a shell cannot set the session's variables, or they are too large.
 
     The shell reports that it is ready, and waits. It becomes the runner at any other word than PROGRAM_WORD; else the
     program, and leaves behind a process that becomes the runner at a second word. ``environ`` is the sandbox's, in

@@ -31,7 +31,10 @@ from ai.backend.runtime.workload import WorkloadRecord, read_record, write_recor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(WorkloadRecord):
-    """Holds the durable record of a workload. ``cookie`` marks the environment of each of its processes."""
+    """Holds the facts about a workload that the process runtime stores on disk.
+
+    ``cookie`` marks the environment of each of its processes.
+    """
 
     cookie: str
     sandboxed: bool
@@ -56,13 +59,14 @@ class WorkloadDirectory(WorkloadFolder, frozen=True):
         return read_json(self.path / "shim.json")
 
     def has_left_nothing(self) -> bool:
-        """Returns True if the shim recorded that no process and no control group of the workload was left."""
+        """Returns True if the shim recorded that the workload left no process and no control group."""
         content = read_json(self.path / "exit.json") or {}
         return content.get("empty") is True and not content.get("stuck")
 
     def is_locked(self) -> bool:
-        """Returns True if the workload's shim lives and holds the lock. Otherwise this call holds the lock for an
-        instant.
+        """Returns True if a living shim holds the workload's lock.
+
+        Otherwise this call holds the lock for an instant.
         """
         try:
             lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)

@@ -40,7 +40,7 @@ _UNUSED_KEYS = ("User", "WorkingDir", "Entrypoint", "Cmd")
 
 @dataclass(slots=True)
 class ImportBudget:
-    """Counts the remaining bytes and entries of one image import."""
+    """Counts the bytes and entries that the import of one image may still unpack."""
 
     bytes_left: int = MAX_UNPACKED_BYTES
     entries_left: int = MAX_ENTRIES
@@ -63,7 +63,9 @@ class _UnpackedImage:
 def import_image(
     source: Path, image_name: str, images_directory: Path, budget: ImportBudget | None = None
 ) -> ProcessImage:
-    """Unpacks ``source`` as the image ``image_name`` in the images directory, replacing one of the same name. Blocks.
+    """Unpacks a directory or archive as an image of the process runtime, in place of an image of the same name.
+
+    Blocks.
 
     Raises InvalidInput (a bad name, no such source, not an image, no Python in it) or LimitExceeded.
     """
@@ -148,7 +150,10 @@ def _load_image(image_slot: Path) -> ProcessImage | None:
 
 
 def find_python(root_directory: Path, labelled_path: str = "") -> str | None:
-    """Returns the path inside a root directory of the labelled or else the newest Python >= 3.8; None without one."""
+    """Returns the path of a Python 3.8 or newer inside a root directory: the labelled one, else the newest.
+
+    Returns None if there is none.
+    """
     folder, _, labelled_name = labelled_path.rpartition("/")
     if folder.startswith("/") and _is_python(root_directory / folder.lstrip("/"), labelled_name):
         return labelled_path

@@ -73,7 +73,7 @@ class _Handle:
 
 
 def _begin_removal(directory: WorkloadDirectory, *, keep_home: bool) -> bool:
-    """Records that a workload is being removed; returns True if its shim lives."""
+    """Records on disk that a workload is being removed, and returns True if the workload's shim lives."""
     if not directory.path.exists():
         return False
     directory.mark_removing(keep_home=keep_home)
@@ -81,7 +81,7 @@ def _begin_removal(directory: WorkloadDirectory, *, keep_home: bool) -> bool:
 
 
 def _close_created_fd(creation_future: asyncio.Future[int]) -> None:
-    """Closes a network namespace's descriptor that was created after its waiting task was cancelled."""
+    """Closes the descriptor of a network namespace that was created after the task that waited for it was cancelled."""
     if not creation_future.cancelled() and creation_future.exception() is None:
         os.close(creation_future.result())
 
@@ -279,7 +279,10 @@ class ProcessRuntime(AbstractRuntime):
         return self._make_view(handle.record, WorkloadState.RUNNING, str(shim_report["leader"][0]), None)
 
     async def _spawn(self, spec: WorkloadSpec, directory: WorkloadDirectory) -> dict[str, Any]:
-        """Starts the shim of a prepared workload in the namespace of its network; returns the shim's report."""
+        """Has the zygote start the shim of a prepared workload, and returns the shim's report.
+
+        The workload starts in the namespace of its network, if it has one.
+        """
         timeout_s = self.settings.start_timeout_s
         if spec.network is None:
             return await self._zygote.spawn(directory.path, timeout_s)
@@ -303,7 +306,10 @@ class ProcessRuntime(AbstractRuntime):
             return await self._end_workload(handle)
 
     async def _end_workload(self, handle: _Handle) -> WorkloadExit:
-        """Returns the exit of a workload whose shim was asked to end it, after announcing the exit once."""
+        """Returns and announces the exit of a workload whose shim has ended the workload on request.
+
+        Announces the exit once. Kills what a dead shim has left.
+        """
         directory = handle.directory
         crash_point("stop.exited")
         workload_exit = handle.exit

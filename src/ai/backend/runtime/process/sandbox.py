@@ -70,7 +70,10 @@ or, for a target below that of another source, the name of the other and the pat
 
 
 def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
-    """Returns the contents of the session's own /etc/passwd, /etc/group and /etc/hosts by file name."""
+    """Returns the contents of a session's own /etc/passwd, /etc/group and /etc/hosts, by file name.
+
+    They replace the host's files.
+    """
     return {
         "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{uid}:{gid}:work:{HOME}:/bin/bash\n",
         "group": f"root:x:0:\nwork:x:{gid}:\nnogroup:x:65534:\n",
@@ -100,7 +103,7 @@ class SandboxView(ABC):
 
     @abstractmethod
     def add_folder(self, path: str) -> None:
-        """Adds an empty folder of the root."""
+        """Adds an empty folder to the sandbox's root."""
 
     @abstractmethod
     def add_memory(self, path: str, size_bytes: int) -> None:
@@ -119,7 +122,7 @@ class SandboxView(ABC):
         self.mount(bind_option, self._reachable_path(str(source), target, bind_option), target)
 
     def show_contents(self, folder: str, contents: Mapping[str, bytes]) -> None:
-        """Adds a read-only folder with files of these contents, which the shim writes in the stage."""
+        """Adds a read-only folder whose files have the given contents; the shim writes them in the stage."""
         stage_name = self._staged_targets[folder] = self._stage("", "--ro-bind", None)
         self.staged_sources[-1]["contents"] = {name: content.decode("latin-1") for name, content in contents.items()}
         self.mount("--ro-bind", f"{launch.STAGE_FOLDER}/{stage_name}", folder)
@@ -163,7 +166,10 @@ class BubblewrapArguments(SandboxView):
         self.add("--size", str(size_bytes), "--perms", "1777", "--tmpfs", path)
 
     def show_system(self, *, has_devices: bool) -> None:
-        """Shows /dev as the one of the stage, in which devices are mounted too, or bubblewrap's own."""
+        """Adds /proc, the visible part of /sys, and a /dev: the prepared one of the stage, or else bubblewrap's own.
+
+        The /dev of the stage has the mounted devices too.
+        """
         self.add("--proc", "/proc")
         if self.is_staged:
             self.add("--dev-bind", launch.DEVICE_FOLDER, "/dev")
@@ -179,7 +185,7 @@ class BubblewrapArguments(SandboxView):
                 self.add("--ro-bind", sysfs_folder, sysfs_folder)
 
     def _open_parents(self, target: str) -> None:
-        """Makes the parents of a mount point open to all users, as bubblewrap would make closed parents."""
+        """Creates the parent folders of a mount point with access for all users; bubblewrap would make them closed."""
         for parent in reversed(Path(target).parents[:-1]):
             if str(parent) not in self.arguments and not str(parent).startswith(SYSTEM_DIRECTORIES):
                 self.add("--perms", "0755", "--dir", str(parent))
@@ -201,7 +207,9 @@ def _is_public(source: str) -> bool:
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the paths that a sandbox shows. ``static_folder`` has our own passwd, group and hosts.
+    """Holds the paths of the host that the sandbox of a session shows.
+
+    ``static_folder`` has our own passwd, group and hosts.
 
     ``folders`` are made in the stage, with the contents of their files by name.
     ``etc_folder`` is all of /etc, but for the resolver's file (:mod:`etc_folder`); None to bind each entry by itself.
@@ -232,8 +240,9 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_arguments(*, in_user_namespace: bool) -> list[str]:
-    """Returns bubblewrap's arguments that drop privileges. In a user namespace they drop all; otherwise a script drops
-    the rest.
+    """Returns bubblewrap's arguments that drop the privileges of a session's programs.
+
+    In a user namespace they drop all privileges; otherwise a script drops the rest.
     """
     if in_user_namespace:
         return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
@@ -298,8 +307,9 @@ def show_session(view: SandboxView, host_paths: HostPaths) -> None:
 
 
 def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
-    """Raises CreationDenied for a mount whose target lies in another mount or behind a link that the session may have
-    made.
+    """Raises CreationDenied for a mount that is unsafe without staging.
+
+    Its target lies in another mount, or behind a link that the session may have made.
     """
     target_and_parents = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
     home_paths = [

@@ -59,8 +59,9 @@ class Zygote:
     async def _request_shim(
         self, directory: Path, timeout_s: float, namespace_fd: int | None
     ) -> tuple[bytes, subprocess.Popen[bytes]]:
-        """Returns the report of the new shim, empty if the shim died before it could report. Also returns the zygote
-        that forked it.
+        """Requests a shim from the zygote; returns the shim's report, and the zygote that forked the shim.
+
+        The report is empty if the shim died before it could report.
         """
         report_socket, shim_socket = socket.socketpair()
         report_socket.setblocking(False)
@@ -101,8 +102,9 @@ class Zygote:
     def _send_now(
         self, directory: Path, report_socket: socket.socket, namespace_fd: int | None
     ) -> subprocess.Popen[bytes] | None:
-        """Sends a request to the zygote without waiting. Returns None if no zygote lives that takes the request at
-        once.
+        """Sends a request for a shim to the living zygote without waiting, and returns the zygote's process.
+
+        Returns None if no zygote lives that takes the request at once.
         """
         if self.pid is None or self._socket is None:
             return None
@@ -156,13 +158,16 @@ class Zygote:
 
 
 def _packet(directory: Path, report_socket: socket.socket, namespace_fd: int | None) -> tuple[list[bytes], list[int]]:
-    """Returns a request and its descriptors."""
+    """Returns the message that requests a shim from the zygote, and the descriptors to send with it."""
     fds = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
     return [json.dumps({"directory": str(directory)}).encode()], fds
 
 
 def _is_dead(process: subprocess.Popen[bytes]) -> bool:
-    """Returns True if a process has ended, or ends within half a second, as its sockets close before its end."""
+    """Returns True if a process has ended, or ends within half a second.
+
+    The sockets of a process close before its end.
+    """
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     return process.poll() is not None

@@ -199,7 +199,7 @@ class ArtifactClientApi:
 
 
 async def _check_upload(storage: ObjectStorage, claims: PutObjectClaims) -> None:
-    """Raises ArtifactNotFound if the revision takes no uploads."""
+    """Raises ArtifactNotFound if no upload of files to the revision is open."""
     try:
         await storage.stat(plan_key(claims.revision))
     except NoSuchFile:

@@ -1,4 +1,4 @@
-"""Finds storages of artifacts, archived revisions, and the files and mountable copies of a revision.
+"""Finds the storages of artifacts, the archived revisions with their files, and their copies that hosts can mount.
 
 On a volume artifacts lie in ``.artifacts`` at its top, beside the quota scopes: see docs/decisions/0094.
 """
@@ -37,8 +37,10 @@ VOLUME_ARTIFACTS_DIRECTORY = ".artifacts"
 
 
 class Storages(Backends[ObjectStorage]):
-    """Starts and stops object storages, and finds storages by name or stage. Raises InvalidInput: a name stands for two
-    storages, or a stage names none."""
+    """Starts and stops the object storages, and finds a storage by its name or as the default of a stage.
+
+    Raises InvalidInput: a name stands for two storages, or a stage names none.
+    """
 
     def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
         context = StorageContext(owner=settings.storage_proxy.owner)
@@ -113,8 +115,10 @@ async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
 async def transfer(
     source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, report: Callable[[int], None]
 ) -> None:
-    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added. Raises
-    NoSuchFile: the source does not exist."""
+    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added.
+
+    Raises NoSuchFile: the source does not exist.
+    """
     await source.stat(key)
     upload = await upload_of(target, target_key, size)
     try:
@@ -131,7 +135,10 @@ async def transfer(
 
 
 async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload:
-    """Opens an upload of ``size`` bytes. A longer partial upload is discarded, since it belongs to another file."""
+    """Opens an upload of ``size`` bytes to an object, and resumes a partial upload of the object.
+
+    A longer partial upload is discarded, since it belongs to another file.
+    """
     upload = await storage.open_upload(key, size=size)
     if upload.offset > size:
         await upload.abort()
@@ -140,7 +147,7 @@ async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload
 
 
 async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
-    """Removes the files of a revision that other attempts have imported, except the manifest."""
+    """Removes all files of a revision except the manifest and the files that the given attempt has imported."""
     revision_prefix = area("artifacts", revision)
     kept_prefixes = (files_of("artifacts", revision, attempt), manifest_key(revision))
     await storage.delete(
@@ -178,9 +185,10 @@ class Archive:
     _copies: dict[UUID, _MountCopy] = field(default_factory=dict, init=False)
 
     async def find_all(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
-        """Returns every storage that has the revision, with its manifest. There may be several: the mount cache, or the
-        storage of an earlier import. A failing storage is skipped. Raises its error if no other storage has the
-        revision.
+        """Returns every storage that has an archive of the revision, with the revision's manifest.
+
+        There may be several: the mount cache, or the storage of an earlier import. A failing storage is skipped. Raises
+        its error if no other storage has the revision.
         """
         archived_copies = []
         last_error: BackendError | None = None
@@ -197,8 +205,11 @@ class Archive:
         return archived_copies
 
     async def find(self, place: ArtifactPlace) -> tuple[ObjectStorage, Manifest]:
-        """Returns the newest archived attempt, preferably on a storage that hosts can mount. Raises ArtifactNotFound:
-        it is not archived there; VolumeNotFound."""
+        """Returns the storage and the manifest of a revision's newest archived attempt.
+
+        Prefers a storage that hosts can mount. Raises ArtifactNotFound: the revision is not archived there;
+        VolumeNotFound.
+        """
         if place.storage:
             storage = self.storages.get(place.storage)
             manifest = await load_manifest(storage, place.revision_id)
@@ -232,8 +243,12 @@ class Archive:
         return storage, files_of("artifacts", manifest.revision_id, manifest.attempt) + path
 
     async def mount(self, place: ArtifactPlace) -> MountState:
-        """Returns the path of a revision on hosts; copies it to the mount cache first if they cannot mount its storage.
-        Raises NotSupported: there is no mount cache; BackendError: as :meth:`find` does, or the error of the copy."""
+        """Returns the path of a revision on hosts, from the mount cache if hosts cannot mount its storage.
+
+        Copies the revision to the mount cache first.
+
+        Raises NotSupported: there is no mount cache; BackendError: as :meth:`find` does, or the error of the copy.
+        """
         storage, manifest = await self.find(place)
         if ObjectCapability.MOUNT not in storage.capabilities:
             if not self.storages.mount_cache:
@@ -286,7 +301,7 @@ class Archive:
             mount_copy.task = None
 
     async def cancel_copy(self, revision: UUID) -> None:
-        """Cancels the copy of a revision; copied objects stay."""
+        """Cancels the copy of a revision to the mount cache; copied objects stay."""
         mount_copy = self._copies.pop(revision, None)
         if mount_copy is not None and (task := mount_copy.task) is not None:
             task.cancel()

@@ -74,7 +74,9 @@ class Fetcher:
     async def file(
         self, url: str | URL, headers: Mapping[str, str], *, offset: int, size: int
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes of a file of ``size`` bytes from ``offset`` on, all of them unless it raises.
+        """Downloads a file of ``size`` bytes and yields its bytes from ``offset`` on.
+
+        Yields all of them unless it raises.
 
         Raises RangeIgnored: only from the beginning; ArtifactChanged, ArtifactDamaged: it has another size;
         ArtifactNotFound, RegistryRefused, and as :meth:`get` does.

@@ -64,7 +64,10 @@ _EXTRA_FIELDS = ("author", "downloads", "likes", "tags", "pipeline_tag", "librar
 
 @dataclass(slots=True)
 class _Outbound:
-    """Sends the requests of one call, a bounded number, since a hub's pages may have no end."""
+    """Sends the HTTP requests of one call of the hub's library, at most ``_MAX_REQUESTS`` of them.
+
+    The number is bounded since a hub's pages may have no end.
+    """
 
     fetcher: Fetcher
     loop: asyncio.AbstractEventLoop
@@ -104,7 +107,10 @@ def install_transport() -> None:
 
 
 class Hub:
-    """Reads one hub, whose ``url`` has no path, for the account of ``token``; without a token, public models."""
+    """Reads models of one hub through the account of ``token``; without a token, public models only.
+
+    The ``url`` of the hub has no path.
+    """
 
     def __init__(self, fetcher: Fetcher, url: str, token: str | None) -> None:
         self._fetcher = fetcher
@@ -112,8 +118,10 @@ class Hub:
         self._token = token
 
     async def _run(self, library_call: Callable[[HfApi], T]) -> T:
-        """Runs calls of the library in a thread. Raises ArtifactNotFound, ArtifactRejected, RegistryRefused,
-        RegistryUnavailable, AddressRefused, NotSupported."""
+        """Calls a function with the client of the hub's library in a thread, and returns its result.
+
+        Raises ArtifactNotFound, ArtifactRejected, RegistryRefused, RegistryUnavailable, AddressRefused, NotSupported.
+        """
         install_transport()
         from huggingface_hub import HfApi
 
@@ -147,7 +155,10 @@ class Hub:
         )
 
     async def _describe_artifact(self, name: str, version: str | None) -> ScannedArtifact | None:
-        """Returns an artifact with its revisions and README, or None if it is missing or not shown to this account."""
+        """Returns an artifact with its revisions and README, as the account of the hub's token sees it.
+
+        Returns None if it is missing or not shown to this account.
+        """
 
         def read(api: HfApi) -> list[tuple[str, RepositoryInfo]]:
             versions = [version] if version else _list_versions(api, name)
@@ -172,8 +183,10 @@ class Hub:
         return reply.body.decode(errors="replace") if reply.status == 200 else None
 
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
-        """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
-        source says."""
+        """Returns the commit id of a version of a model, and the version's files.
+
+        Raises ArtifactChanged: it has another commit or size than the source says.
+        """
         info = await self._run(lambda api: _read_info(api, source.name, source.version))
         commit = str(info.sha or "")[:MAX_DIGEST_LENGTH]
         if source.digest is not None and source.digest != commit:
@@ -300,7 +313,10 @@ class FileSource(Protocol):
     """Reads one revision from a registry. Calls raise the errors of :class:`Fetcher` and :class:`Hub`."""
 
     async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
-        """Returns the files of the revision; a begun import keeps its ``begun_digest`` if the branch moves."""
+        """Returns the files of the revision as the registry announces them.
+
+        A begun import keeps its ``begun_digest`` if the branch moves.
+        """
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
         """Yields the bytes from ``offset`` on. Raises RangeIgnored if the source only sends whole files."""
@@ -325,7 +341,7 @@ class FromHub:
 
 
 class FromReservoir:
-    """Reads a revision from another installation; ``ticket`` may be renewed at any time."""
+    """Reads the files of a revision from another installation, with a ticket that may be renewed at any time."""
 
     def __init__(self, fetcher: Fetcher, source: ReservoirSource) -> None:
         self._fetcher = fetcher

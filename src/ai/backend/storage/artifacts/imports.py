@@ -1,4 +1,7 @@
-"""Runs imports and remembers the last ended ones, in memory; their files persist."""
+"""Runs the imports of artifacts, and remembers in memory the last ones that have ended.
+
+The files of imports persist.
+"""
 
 from __future__ import annotations
 
@@ -106,8 +109,11 @@ class Imports:
             yield
 
     async def start(self, request: wire.ImportRequest) -> ImportState:
-        """Starts an import, joins it, or returns that it is done. Raises StaleAttempt, VolumeNotFound, NotSupported,
-        and the errors of a storage."""
+        """Starts the import of a revision, or joins the same import under way; returns the import's state.
+
+        Starts nothing if the import is done. Raises StaleAttempt, VolumeNotFound, NotSupported, and the errors of a
+        storage.
+        """
         revision, stages = request.revision_id, request.stages
         archive = self.storages.of_stage("archive", stages.archive)
         async with self._revision_lock(revision):
@@ -188,8 +194,10 @@ class Imports:
         raise ArtifactNotFound("No such import is known here: ask for it again.")
 
     async def cancel(self, key: wire.ImportKey) -> None:
-        """Ends an import and removes the fetched files; does nothing if it has ended or is unknown. Raises
-        StaleAttempt: a newer one is under way."""
+        """Ends an import and removes the fetched files; does nothing if the import has ended or is unknown.
+
+        Raises StaleAttempt: a newer one is under way.
+        """
         async with self._revision_lock(key.revision_id):
             job = self._jobs.get(key.revision_id)
             _check_attempt(key, job)
@@ -226,8 +234,10 @@ class Imports:
         return failures
 
     async def begin_upload(self, request: wire.UploadRequest, url_of: UrlOf) -> wire.UploadAnswer:
-        """Returns URLs to put the files of a revision that users upload. Raises ArtifactRejected, StaleAttempt,
-        VolumeNotFound, InvalidInput."""
+        """Returns URLs to put the files of a revision that users upload.
+
+        Raises ArtifactRejected, StaleAttempt, VolumeNotFound, InvalidInput.
+        """
         revision = request.revision_id
         storage = self.storages.of_stage("download", request.stages.download)
         files = tuple(

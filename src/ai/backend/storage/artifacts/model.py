@@ -49,7 +49,10 @@ def manifest_key(revision: UUID) -> str:
 
 
 class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a file as its source announces it. ``git_sha1`` is that of a git blob, None if not announced."""
+    """Describes a file of a revision as its source announces it: path, size and hashes.
+
+    ``git_sha1`` is that of a git blob, None if not announced.
+    """
 
     path: str
     size: int
@@ -76,7 +79,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """Records that every file of a plan was verified, with its SHA-256. ``attempt`` may move the files from now on."""
+    """Records the SHA-256 of every file of a plan, after all files were verified.
+
+    ``attempt`` may move the files from now on.
+    """
 
     attempt: int
     fingerprint: str
@@ -84,7 +90,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of one revision."""
+    """Holds the largest number of files, size of a file and total size that one revision may have."""
 
     max_files: int
     max_file_bytes: int
@@ -92,8 +98,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFile, ...]:
-    """Returns the announced files, sorted by path. Raises ArtifactRejected: there are none, or too many, they are too
-    large, or a name is not valid."""
+    """Returns the announced files, sorted by path.
+
+    Raises ArtifactRejected: there are none, or too many, they are too large, or a name is not valid.
+    """
     if not files:
         raise ArtifactRejected("The artifact has no files.")
     if len(files) > limits.max_files:

@@ -1,4 +1,4 @@
-"""One import from its source to the archive: download, verify, archive.
+"""Runs one import of a revision, from its source to the archive, in the stages download, verify and archive.
 
 The files themselves are the state: a file of the planned size in the place of a stage has passed that stage. So a run
 that was killed at any point is resumed by running it again.
@@ -63,8 +63,11 @@ class _Stage(NamedTuple):
 
 
 class Pipeline:
-    """Runs one import. ``source``: None for uploaded files. ``download``, ``verify``, ``archive``: the storage of each
-    stage. ``parallel``: the number of files that are handled at once."""
+    """Runs the import of one revision through its stages.
+
+    ``source``: None for uploaded files. ``download``, ``verify``, ``archive``: the storage of each stage. ``parallel``:
+    the number of files that are handled at once.
+    """
 
     def __init__(
         self,
@@ -87,7 +90,9 @@ class Pipeline:
         self._archive = _Stage(archive, files_of("artifacts", revision, request.attempt))
 
     async def run(self) -> Manifest:
-        """Runs all stages. Correct files stay for the next try.
+        """Downloads, verifies and archives the files of the revision, and returns the manifest.
+
+        Correct files stay for the next try.
 
         Raises ArtifactChanged, ArtifactRejected, ArtifactIncomplete, ArtifactDamaged, ArtifactNotFound, StaleAttempt;
         BackendError: a registry or a storage fails.
@@ -142,7 +147,10 @@ class Pipeline:
         crash_point("artifact.downloaded")
 
     async def _accept_uploads(self, missing_files: Sequence[PlannedFile]) -> None:
-        """Moves uploaded files to a place where the URLs of the upload cannot change the files."""
+        """Moves uploaded files to the storage of downloads, where the upload's URLs cannot change the files any more.
+
+        Raises ArtifactIncomplete for files that are missing or have another size.
+        """
         incoming_stage = _Stage(self._download.storage, files_of("incoming", self._revision))
         size_by_path = await incoming_stage.sizes()
         lacking_paths = [file.path for file in missing_files if size_by_path.get(file.path) != file.size]
@@ -196,8 +204,10 @@ class Pipeline:
         return verified
 
     async def _check_contents(self, plan: Plan) -> Verified:
-        """Compares the files with the plan; removes wrong files, so that they are fetched again. Raises
-        ArtifactDamaged."""
+        """Compares the files with the plan; removes wrong files, so that they are fetched again.
+
+        Raises ArtifactDamaged.
+        """
         pass_count = self._has_verify + self._request.verify
         self._progress.begin(
             ImportPhase.VERIFYING, done_bytes=0, total_bytes=plan.size * pass_count, file_count=len(plan.files)
@@ -298,7 +308,7 @@ class Pipeline:
 
 
 def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, ...]:
-    """Returns a warning for files that may run code when they are loaded, and one if the contents are not verified."""
+    """Returns the warnings about a revision's files: some may run code when loaded, or contents are not verified."""
     notes = []
     pickle_names = sorted(file.path for file in files if file.path.lower().endswith(_PICKLE_SUFFIXES))
     if pickle_names:
@@ -309,7 +319,7 @@ def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, .
 
 
 async def _gather_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields the same bytes in larger pieces, since each piece goes to a thread and back."""
+    """Yields the bytes of ``parts`` joined into larger parts, since each part goes to a thread and back."""
     gathered_data = bytearray()
     async for part in parts:
         gathered_data += part

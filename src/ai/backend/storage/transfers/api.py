@@ -60,7 +60,7 @@ class DownloadQuery(UploadQuery, frozen=True, kw_only=True):
 
 
 class PreflightQuery(DownloadQuery, frozen=True, kw_only=True):
-    """The query of a preflight request, which is that of the actual request."""
+    """The query of a preflight request, which has the same parameters as the request that follows."""
 
     token: str = ""
 
@@ -145,7 +145,7 @@ class ClientApi:
 
     @route("POST", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_create(self, call: Call[Any, UploadQuery]) -> web.Response:
-        """Returns the location of an upload, which was created with its token."""
+        """Returns the location of an upload, which already exists since its token was issued."""
         if (refusal_response := _wrong_version(call.request)) is not None:
             return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)

@@ -59,7 +59,10 @@ class ArchiveSlots:
 
 
 class _UnsentBytes:
-    """Stores the bytes of an archive from their writing to their sending, like a file without seek."""
+    """Buffers the bytes of a zip archive between writing and sending, in memory or in a temporary file.
+
+    It is written like a file without seek.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES_IN_MEMORY)  # noqa: SIM115  # closed with the archive
@@ -86,7 +89,10 @@ class _UnsentBytes:
 
 
 class _Entries:
-    """Stores the entries of an archive, since a zip has their directory at its end."""
+    """Stores the directory entries of a zip archive in a temporary file until the end of the archive.
+
+    A zip has its directory at its end.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES_IN_MEMORY)  # noqa: SIM115  # closed with the archive
@@ -115,7 +121,7 @@ class _Entries:
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):
-    """Discards the names of entries, which `zipfile` needs only to read an archive."""
+    """Discards the names of a zip archive's entries to save memory; `zipfile` needs them only to read an archive."""
 
     def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None: ...
 
@@ -163,8 +169,9 @@ def _zip_parts(volume: AbstractVolume, folder: VFolderId, paths: Sequence[Folder
 def _named_entries(
     volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]
 ) -> Iterator[tuple[str, ArchiveEntry]]:
-    """Yields the files and directories below the paths, each with its name in the archive. Raises Conflict for too many
-    links.
+    """Yields the files and directories below the paths, each with its name in the archive.
+
+    Raises Conflict for too many links.
     """
     link_name_hashes: set[int] = set()
     for path in paths:
@@ -182,9 +189,9 @@ def _named_entries(
 
 
 def _is_below_link(name: str, link_name_hashes: set[int]) -> bool:
-    """Returns True if unpacking a name would follow a link of this archive: a directory may have become a link.
+    """Returns True if unpacking an entry of this name would follow a symbolic link that the archive contains.
 
-    ``link_name_hashes`` has the hashes of the links' names.
+    A directory may have become a link. ``link_name_hashes`` has the hashes of the links' names.
     """
     parts = name.split("/")
     return bool(link_name_hashes) and any(

@@ -34,7 +34,10 @@ class _UnsatisfiableRange(Exception):
 
 
 def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
-    """Returns the requested range as (first byte, length), or None for the whole file, also for several ranges."""
+    """Returns the requested range of a file as (first byte, length).
+
+    Returns None for the whole file, also if several ranges are requested.
+    """
     header_text = request.headers.get("Range", "").strip()
     unit, _, range_text = header_text.partition("=")
     first_text, separator, last_text = range_text.strip().partition("-")
@@ -59,7 +62,7 @@ def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
 
 
 def _is_current(request: web.Request, etag: str, modified_at: datetime) -> bool:
-    """Returns whether ``If-Range`` has the current strong tag or date, so that the range applies."""
+    """True if ``If-Range`` is absent or has the file's current strong tag or date, so that the range applies."""
     if_range_header = request.headers.get("If-Range")
     if if_range_header is None or if_range_header.strip() == etag:
         return True
@@ -121,8 +124,10 @@ async def _finish_response(request: web.Request, response: web.StreamResponse) -
 
 
 async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, byte_count: int) -> None:
-    """Sends bytes of a file by sendfile(2) if loop and transport can, else in parts. Raises ConnectionError: the client
-    has disconnected, or the file is shorter than announced."""
+    """Sends bytes of a file by sendfile(2) if loop and transport can, else in parts.
+
+    Raises ConnectionError: the client has disconnected, or the file is shorter than announced.
+    """
     loop, transport = asyncio.get_running_loop(), request.transport
     if transport is None:
         raise ConnectionResetError
@@ -147,8 +152,10 @@ async def _send(request: web.Request, response: web.StreamResponse, fd: int, off
 
 
 async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filename: str) -> web.StreamResponse:
-    """Sends a stream of unknown length; closes the connection if the stream fails. Raises ConnectionError: the client
-    has disconnected or does not read."""
+    """Sends a stream of unknown length; closes the connection if the stream fails.
+
+    Raises ConnectionError: the client has disconnected or does not read.
+    """
     first_part = await anext(parts)
     response = web.StreamResponse(
         headers={"Content-Type": "application/zip", "Content-Disposition": disposition(filename)}

@@ -1,4 +1,4 @@
-"""Writes the bodies of requests to the disk (docs/decisions/0091).
+"""Writes the bodies of upload requests to the disk (docs/decisions/0091).
 
 A body of known length without TLS is read from its socket by the thread that writes it, without Python code for each
 piece. aiohttp has parsed the head before, and perhaps the first bytes; after the body it gets a new parser. Every other
@@ -38,7 +38,10 @@ def refuse_coding(request: web.Request) -> None:
 
 
 def body_of(request: web.Request) -> DirectBody | StreamBody:
-    """Returns the body of a request that is not read yet."""
+    """Returns an object that writes the body of an unread request: a DirectBody for a large one, else a StreamBody.
+
+    A DirectBody needs a known length, no TLS and no coding.
+    """
     transport, parser = request.transport, getattr(request.protocol, "_parser", None)
     has_plain_tcp = transport is not None and transport.get_extra_info("sslcontext") is None
     body_length = request.content_length
@@ -55,7 +58,7 @@ def body_of(request: web.Request) -> DirectBody | StreamBody:
 
 
 class StreamBody:
-    """Writes a body that aiohttp reads while a thread writes the previous part."""
+    """Writes the body of a request to the disk; aiohttp reads a part while a thread writes the previous part."""
 
     is_whole = True
     """Whether the connection can be used for another request, also after an error."""
@@ -68,7 +71,10 @@ class StreamBody:
         self._writing: asyncio.Future[None] | None = None
 
     async def whole(self) -> bytes | None:
-        """Returns all bytes of a small body, or None if it is large or interrupted, which :meth:`pour` raises."""
+        """Returns all bytes of a small body, or None if the body is large or was interrupted.
+
+        :meth:`pour` raises the error of an interrupted body.
+        """
         if self._length is None or self._length > _WRITE_CHUNK_BYTES:
             return None
         try:
@@ -79,8 +85,11 @@ class StreamBody:
         return b"".join(self._waiting)
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Writes all bytes, or the received part of an interrupted body. Raises BodyTooSlow: no bytes are received
-        for :data:`BODY_IDLE_TIMEOUT_S`; ConnectionError, and the errors of the sink."""
+        """Writes all bytes, or the received part of an interrupted body.
+
+        Raises BodyTooSlow: no bytes are received for :data:`BODY_IDLE_TIMEOUT_S`; ConnectionError, and the errors of
+        the sink.
+        """
         try:
             async for part in self._parts():
                 self._waiting.append(part)
@@ -120,7 +129,7 @@ class StreamBody:
 
 
 class DirectBody:
-    """Writes a body that the writing thread reads from the socket itself."""
+    """Writes the body of a request to the disk; the thread that writes reads the socket itself, without aiohttp."""
 
     def __init__(self, request: web.Request, body_length: int) -> None:
         self._request = request
@@ -145,7 +154,10 @@ class DirectBody:
 
     @contextmanager
     def _take_over_socket(self) -> Iterator[tuple[socket.socket, list[bytes]]]:
-        """Yields the socket, which aiohttp does not read meanwhile, and the bytes of the body that aiohttp has read."""
+        """Yields the socket of the connection, and the bytes of the body that aiohttp has already read.
+
+        aiohttp does not read the socket meanwhile.
+        """
         content, transport = self._request.content, self._request.transport
         if transport is None:
             raise ConnectionResetError
@@ -169,7 +181,7 @@ class DirectBody:
                 transport.resume_reading()
 
     def _receive_burst(self, connection: socket.socket, buffered_parts: list[bytes], sink: Sink) -> None:
-        """Writes the bytes available now, so that a slow sender occupies no thread."""
+        """Writes the bytes of the body that are available now, so that a slow sender occupies no thread."""
         for part in buffered_parts:
             self._remaining -= len(part)
             sink.put(part)
@@ -185,8 +197,9 @@ class DirectBody:
 
 
 def _forget_body(request: web.Request) -> None:
-    """Marks a request's body as read to the end, so that aiohttp, which has not seen its bytes, parses the next
-    request.
+    """Marks a request's body as read to the end for aiohttp, which then parses the next request of the connection.
+
+    aiohttp has not seen the bytes of the body.
     """
     protocol: Any = request.protocol
     protocol._parser = HttpRequestParser(  # as RequestHandler makes it

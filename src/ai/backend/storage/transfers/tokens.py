@@ -1,5 +1,6 @@
-"""Issues and verifies tokens of transfers: JWT with HS256, each for one operation on one object, for a limited time
-(peer facts 5).
+"""Issues and verifies the tokens of transfers, each for one operation on one object and for a limited time.
+
+They are JWT with HS256 (peer facts 5).
 """
 
 from __future__ import annotations
@@ -101,8 +102,10 @@ class Tokens:
         return token
 
     def read(self, token: str, claims_type: type[ClaimsT]) -> ClaimsT:
-        """Returns the claims of a token. Raises AuthenticationFailed: it is forged, expired, not valid yet, or for
-        another operation or audience."""
+        """Returns the claims of a token.
+
+        Raises AuthenticationFailed: it is forged, expired, not valid yet, or for another operation or audience.
+        """
         claims, expires_at = self._valid.get(token, (None, 0))
         if isinstance(claims, claims_type) and time.time() < expires_at:
             return claims

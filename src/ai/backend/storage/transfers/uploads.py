@@ -44,7 +44,7 @@ _READ_CHUNK_BYTES = 1 << 18
 
 
 class Body(Protocol):
-    """Represents the bytes of one request."""
+    """Reads the body of one upload request, whole or in parts."""
 
     async def whole(self) -> bytes | None:
         """Returns all bytes of a small body, or None if :meth:`pour` must be called."""
@@ -75,8 +75,10 @@ class Sink:
         self._upload.write(data)
 
     def take(self, connection: socket.socket, max_bytes: int) -> int:
-        """Writes up to ``max_bytes`` bytes from a connection and returns their number. Raises BlockingIOError: no bytes
-        are available now; ConnectionError: the connection has ended; StorageFull."""
+        """Writes up to ``max_bytes`` bytes from a connection and returns their number.
+
+        Raises BlockingIOError: no bytes are available now; ConnectionError: the connection has ended; StorageFull.
+        """
         if self._digest is None:
             taken_bytes = self._upload.receive(connection.fileno(), max_bytes)
         else:
@@ -96,7 +98,10 @@ class Checksum(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Represents the bytes of one request; ``length`` is None if the request does not announce it."""
+    """Describes one upload request: the offset, the length, the body and the checksum of its bytes.
+
+    ``length`` is None if the request does not announce it.
+    """
 
     offset: int
     length: int | None
@@ -114,8 +119,10 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREAD_COUNT, "upload")
 
     async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
-        """Reserves space for an upload and returns its claims; an empty file is published at once. Raises
-        PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile."""
+        """Reserves space for an upload and returns its claims; an empty file is published at once.
+
+        Raises PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile.
+        """
         if size > self.max_size:
             raise PayloadTooLarge(f"At most {self.max_size} bytes are taken.", data={"limit": self.max_size})
         record = UploadRecord(session=secrets.token_hex(16), folder=folder, path=path, size=size)
@@ -133,8 +140,11 @@ class Uploads:
         return claims
 
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
-        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`. Publishes the file
-        if the proxy was killed between the last byte and the publication, since the client sends nothing more."""
+        """Returns the offset of an upload, the number of bytes received so far.
+
+        Publishes the file if the proxy was killed between the last byte and the publication, since the client sends
+        nothing more. Raises UploadNotFound and the errors of :meth:`receive`.
+        """
         volume, folder = self._locate_folder(claims)
         record, offset = await volume.find_upload(folder, claims.session)
         if offset == record.size and record.state != UploadState.DONE:
@@ -201,7 +211,10 @@ class Uploads:
         await self._run(upload.count)
 
     async def _run(self, function: Callable[..., R], *arguments: Any) -> R:
-        """Runs a function in a thread to its end, also when cancelled, since the upload is closed afterwards."""
+        """Runs a function in a thread, and waits for its end even if the caller is cancelled.
+
+        The upload is closed afterwards.
+        """
         return await await_despite_cancel(
             asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         )
@@ -231,7 +244,7 @@ class Uploads:
 
 
 async def await_despite_cancel(work_future: asyncio.Future[R]) -> R:
-    """Returns the result of a future of a thread. If cancelled, waits until the thread's work has ended."""
+    """Returns the result of a thread's future, and waits for the thread's end even if the caller is cancelled."""
     try:
         return await asyncio.shield(work_future)
     except asyncio.CancelledError:

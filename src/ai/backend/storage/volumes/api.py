@@ -32,7 +32,7 @@ class VolumeApi:
     @route("GET", "/status")
     @route("GET", "/health")
     async def status(self, call: Call) -> dict[str, str]:
-        """Returns that the API serves."""
+        """Returns the status ``ok`` while the API serves."""
         return {"status": "ok"}
 
     @route("GET", "/volumes")

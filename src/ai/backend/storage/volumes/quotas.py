@@ -37,7 +37,10 @@ class _ScopeAccount:
 
 
 class ScopeState(msgspec.Struct, frozen=True):
-    """Holds the usage and limit of a scope in bytes; None is no limit. ``files`` is as of the last walk."""
+    """Holds the usage and the limit of a quota scope in bytes, and its number of files.
+
+    A limit of None is no limit. ``files`` is as of the last walk.
+    """
 
     used: int
     files: int
@@ -46,7 +49,10 @@ class ScopeState(msgspec.Struct, frozen=True):
 
 
 class QuotaAccounting:
-    """Accounts the usage of each scope; ``scan_interval_s`` is the largest age of a walk that admits an upload."""
+    """Tracks the used and reserved bytes of each quota scope, and refuses uploads that exceed the scope's limit.
+
+    ``scan_interval_s`` is the largest age of a walk that admits an upload.
+    """
 
     def __init__(self, *, scan_interval_s: float) -> None:
         self._interval_s = scan_interval_s
@@ -63,8 +69,10 @@ class QuotaAccounting:
         return ScopeState(account.used_bytes + account.grown_bytes, account.file_count, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
-        """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
-        volume enforces limits itself, this only refuses earlier."""
+        """Reserves ``size`` bytes until :meth:`end_reservation`.
+
+        Raises QuotaExceeded if they do not fit. Where the volume enforces limits itself, this only refuses earlier.
+        """
         account = self._account(volume, scope)
         try:
             limit = await volume.scope_limit(scope)
@@ -89,8 +97,9 @@ class QuotaAccounting:
     async def error_of_full_volume(
         self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull
     ) -> BackendError:
-        """Returns QuotaExceeded if a limit that the volume enforces has caused an error. Otherwise returns the error
-        itself.
+        """Returns QuotaExceeded if a scope's limit, which the volume enforces, has caused a StorageFull error.
+
+        Otherwise returns the error itself.
         """
         if VolumeCapability.QUOTA not in volume.capabilities or (limit := await volume.scope_limit(scope)) is None:
             return error
@@ -102,7 +111,7 @@ class QuotaAccounting:
     def end_reservation(
         self, volume: AbstractVolume, scope: QuotaScopeId, reserved_bytes: int, *, is_published: bool
     ) -> None:
-        """Ends a reservation, whose bytes were published or dropped."""
+        """Releases the bytes that were reserved for an upload, after it was published or dropped."""
         account = self._account(volume, scope)
         if account.reserved_bytes is not None:
             account.reserved_bytes = max(0, account.reserved_bytes - reserved_bytes)
@@ -114,7 +123,7 @@ class QuotaAccounting:
         self._account(volume, scope).is_stale = True
 
     def recount(self) -> None:
-        """Recomputes all reservations when needed, after uploads have expired."""
+        """Marks the reservations of all scopes to be recomputed at their next use, after uploads have expired."""
         for account in self._accounts.values():
             account.reserved_bytes = None
 
@@ -128,7 +137,10 @@ class QuotaAccounting:
     async def _scan(
         self, volume: AbstractVolume, scope: QuotaScopeId, account: _ScopeAccount, *, older_than_s: float | None
     ) -> None:
-        """Walks a scope unless the last walk is younger than ``older_than_s``; None accepts every age."""
+        """Measures the usage of a quota scope by walking over its files.
+
+        Does nothing if the last walk is younger than ``older_than_s`` seconds; None accepts every age.
+        """
         async with account.lock:
             if account.reserved_bytes is None:
                 account.reserved_bytes = await self._open_upload_bytes(volume, scope)

@@ -35,8 +35,9 @@ _BUILT_IN_BACKENDS: Mapping[Any, tuple[str, str, Mapping[str, str]]] = {
 
 
 def load_backend(name: str, base: Any) -> Any:
-    """Returns a subclass of ``base`` by the name of a built-in backend or of an entry point, or by
-    ``package.module:Class``.
+    """Returns the backend class that a name denotes, which must be a subclass of ``base``.
+
+    The name is that of a built-in backend or of an entry point, or ``package.module:Class``.
 
     Raises InvalidInput: the backend does not exist; PluginError: it is no subclass of ``base``, or written for another
     ``spi_version``.
@@ -83,7 +84,10 @@ class Backends(Generic[BackendT]):
 
 
 class Volumes(Backends[AbstractVolume]):
-    """Holds the volumes of the settings; ``owner`` and ``waypoint`` as in :class:`VolumeContext`."""
+    """Holds the volumes that the settings of the storage proxy name.
+
+    ``owner`` and ``waypoint`` as in :class:`VolumeContext`.
+    """
 
     def __init__(
         self, settings: Mapping[str, VolumeSettings], *, owner: tuple[int, int] | None, waypoint: Callable[[str], None]

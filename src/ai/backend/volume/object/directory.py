@@ -105,8 +105,9 @@ class DirectoryStorage(ObjectStorage):
         return None
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a call in a thread until the call ends; a cancelled caller waits for it. An upload that it opened is
-        closed.
+        """Runs a function in a thread; a cancelled caller waits until the function has ended.
+
+        An upload that the function opened is then closed.
         """
         bound_call = functools.partial(function, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, bound_call)
@@ -254,7 +255,7 @@ class DirectoryStorage(ObjectStorage):
         self._remove_empty_parents(source.parent)
 
     def put_in_place(self, source: Path, target: Path) -> None:
-        """Renames a file to the place of an object, durably. Blocking."""
+        """Renames a file to the path of an object, durably, by syncing the directory afterwards. Blocking."""
         for _ in range(16):  # another process may prune the new directory
             self._make_directory(target.parent)
             try:
@@ -311,7 +312,7 @@ class _DirectoryUpload(ObjectUpload):
         self.close_now()
 
     def close_now(self) -> None:
-        """Closes the file, and gives up its lock."""
+        """Closes the upload's file, which also releases the lock on it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

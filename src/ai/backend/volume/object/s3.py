@@ -167,8 +167,9 @@ class S3Storage(ObjectStorage):
         return ObjectInfo(key, int(reply["ContentLength"]), reply["LastModified"].timestamp())
 
     async def _call_if_bucket_exists(self, operation: str, **parameters: Any) -> Any:
-        """Runs an operation, and raises BucketNotFound if not the object but the bucket is missing. The HEAD reply has
-        no body that would say which.
+        """Runs an S3 operation on an object, and raises BucketNotFound instead of NoSuchFile if the bucket is missing.
+
+        The HEAD reply has no body that would say which is missing.
         """
         try:
             return await self.call(operation, **parameters)
@@ -246,7 +247,10 @@ class S3Storage(ObjectStorage):
             page_markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     async def abort_uploads(self, prefix: str) -> None:
-        """Aborts unfinished uploads. Servers that list them only by whole keys (MinIO) must do it themselves."""
+        """Aborts the unfinished multipart uploads below a prefix.
+
+        Servers that list them only by whole keys (MinIO) must do it themselves.
+        """
         async for full_key, upload_id in self._uploads(self._prefix + check_prefix(prefix)):
             await self.abort(full_key, upload_id)
 

@@ -33,7 +33,7 @@ class _CloneMarker(msgspec.Struct, frozen=True):
 
 
 class CopyPlace(msgspec.Struct, frozen=True):
-    """Describes where a folder lies: its layout, volume and id."""
+    """Describes the source or target of a folder's copy: the volume's layout and name, and the folder's id."""
 
     layout: Layout
     volume: str
@@ -48,7 +48,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def discard(trash: Path, name: str, parent_fd: int | None = None) -> None:
-    """Renames a directory into the trash, from where it is removed later."""
+    """Moves a directory into the trash by one rename; its content is removed later."""
     path_in_trash = trash / secrets.token_hex(16)
     try:
         os.rename(name, path_in_trash, src_dir_fd=parent_fd)
@@ -129,7 +129,10 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
 
 
 def _write_marker(path: Path, marker: _CloneMarker) -> None:
-    """Creates the marker of a clone, or leaves an existing marker, whose lock another process may hold."""
+    """Creates the marker file of a clone, or leaves an existing marker as it is.
+
+    Another process may hold the lock of an existing marker.
+    """
     temporary_path = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
     temporary_path.write_bytes(msgspec.json.encode(marker))
     with suppress(FileExistsError):
@@ -138,7 +141,10 @@ def _write_marker(path: Path, marker: _CloneMarker) -> None:
 
 
 def sweep(layout: Layout) -> None:
-    """Removes copies of folders that have no marker any more, because their process died after removing the marker."""
+    """Discards unfinished copies of folders that have no marker file, and removes temporary files of markers.
+
+    The process of such a copy died after removing the marker.
+    """
     for scope in layout.scopes():
         clones_dir = scope / ".clones"
         if not clones_dir.is_dir():

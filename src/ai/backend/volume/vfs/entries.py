@@ -95,8 +95,9 @@ def walk_tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
 
 
 def _walk_below(directory_fd: int, path: FolderPath, path_bytes: int, depth: int) -> Iterator[ArchiveEntry]:
-    """Yields the entries below a directory with their paths, as :func:`trees.walk` does. Entries that are too deep,
-    have a longer path than requests may have, or are unreadable are left out.
+    """Yields the entries below a directory with their paths, as :func:`trees.walk` does.
+
+    Entries that are too deep, have a longer path than requests may have, or are unreadable are left out.
     """
     with os.scandir(directory_fd) as entries:
         for entry in entries:

@@ -26,7 +26,10 @@ _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Layout:
-    """Computes paths below a mount point. ``owner`` gets users' files, ``make_scope`` creates a scope's directory."""
+    """Computes the paths of scopes and folders below a volume's mount point, and creates the directories of scopes.
+
+    ``owner`` gets users' files, ``make_scope`` creates a scope's directory.
+    """
 
     def __init__(
         self, root: Path, owner: tuple[int, int] | None, make_scope: Callable[[Path], None] | None = None
@@ -39,8 +42,9 @@ class Layout:
         return self.root / scope.id.hex
 
     def ensure_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
-        """Returns the directory of a scope, and creates it with all directories that deleting needs, since the disk may
-        be full later.
+        """Returns the directory of a quota scope, and creates it if it is absent.
+
+        Creates it with all directories that deleting needs, since the disk may be full later.
         """
         path = self.scope(scope)
         if not path.is_dir():
@@ -98,8 +102,10 @@ class Layout:
             raise Unavailable("The volume is not in its place.")
 
     def prepare(self) -> None:
-        """Checks the version, or initialises an empty volume. Raises InvalidInput: the place cannot be used, or holds
-        another version or other files."""
+        """Checks that the volume has this layout's version, or initialises an empty volume.
+
+        Raises InvalidInput: the place cannot be used, or holds another version or other files.
+        """
         version_path = self.root / "version.txt"
         try:
             self.root.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,9 @@ from ai.backend.volume.vfs.layout import LAYOUT_VERSION, Layout
 
 
 def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
-    """Moves the given folders into their scopes, each by one rename. Returns the ids (32 hex digits) of all other
-    folders.
+    """Moves folders of a volume of layout 2 into their quota scopes, and returns the ids of the folders that remain.
+
+    Each is moved by one rename. The ids have 32 hex digits.
 
     May be repeated, also after a crash, and with more folders: the volume has the new layout when none remains. Raises
     InvalidInput: the volume has neither layout.

@@ -45,7 +45,10 @@ def disk_of(path: Path) -> Path | None:
 
 
 def disk_metric(disk: Path) -> VolumeMetric:
-    """Reads a file that :func:`disk_of` returned (kernel documentation, block/stat)."""
+    """Returns the I/O counters in a disk's statistics file, whose path :func:`disk_of` returns.
+
+    See kernel documentation, block/stat.
+    """
     read_count, _, read_sectors, read_ms, write_count, _, write_sectors, write_ms = map(
         int, disk.read_text().split()[:8]
     )

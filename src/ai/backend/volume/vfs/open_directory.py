@@ -57,7 +57,7 @@ def translated_os_errors(path: object = None) -> Iterator[None]:
 
 @contextmanager
 def open_fd(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Iterator[int]:
-    """Opens a file as open(2), and closes it."""
+    """Opens a file as open(2) does, yields its descriptor, and closes it after the block."""
     fd = os.open(path, flags, mode, dir_fd=dir_fd)
     try:
         yield fd
@@ -77,8 +77,11 @@ class OpenDirectory:
         return cls(os.open(path, READ_DIRECTORY_FLAGS | os.O_NOFOLLOW))
 
     def open(self, path: FolderPath, flags: int, mode: int = 0) -> int:
-        """Opens a path's target; without openat2, the path itself through no link. Raises OSError: as open(2); EXDEV or
-        ELOOP if the path leads, or might lead, out."""
+        """Opens a path below the directory and returns a descriptor; never leads out of the directory.
+
+        Opens a path's target; without openat2, the path itself through no link. Raises OSError: as open(2); EXDEV or
+        ELOOP if the path leads, or might lead, out.
+        """
         if has_openat2():
             return openat2(self.fd, os.fsencode(str(path)), flags, mode)
         return open_through_no_link(self.fd, path.parts or (".",), flags, mode)

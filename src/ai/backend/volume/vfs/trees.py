@@ -28,7 +28,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Cancelled(Exception):
-    """Raised by a progress callback in order to cancel the work."""
+    """Raised by a progress callback to cancel the copy or removal of a tree."""
 
 
 def _open_subdirectory(name: str, parent_fd: int) -> AbstractContextManager[int]:
@@ -36,8 +36,11 @@ def _open_subdirectory(name: str, parent_fd: int) -> AbstractContextManager[int]
 
 
 def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
-    """Yields the parent's descriptor, name and status of everything below a directory that does not vanish meanwhile.
-    Raises Conflict: it is deeper than :data:`MAX_DEPTH`, or a directory is not readable."""
+    """Yields each entry below a directory as (descriptor of its parent, name, status).
+
+    Entries that vanish meanwhile are left out. Raises Conflict: it is deeper than :data:`MAX_DEPTH`, or a directory is
+    not readable.
+    """
     if depth > MAX_DEPTH:
         raise Conflict(f"There are directories more than {MAX_DEPTH} levels deep.")
     with os.scandir(fd) as entries:
@@ -73,8 +76,9 @@ def measure(fd: int) -> FolderUsage:
 
 @dataclass(slots=True)
 class _CopyJob:
-    """Holds the state of a copy under way. ``first_paths`` maps a source file with several names to its path in the
-    copy.
+    """Holds the state of a tree's copy under way: target root, progress, callbacks, and the hard links seen.
+
+    ``first_paths`` maps a source file with several names to its path in the copy.
     """
 
     root: int
@@ -221,7 +225,10 @@ def purge(trash_fd: int, stop: threading.Event) -> None:
 
 
 def _flatten(trash_fd: int, name: str) -> int:
-    """Removes a directory of the trash, moving its subdirectories up; returns the number of entries handled."""
+    """Removes one directory of the trash, after moving its subdirectories to the top of the trash.
+
+    Returns the number of entries handled.
+    """
     unlock(trash_fd, name)
     moved_count = 0
     with _open_subdirectory(name, trash_fd) as fd, os.scandir(fd) as entries:

@@ -1,4 +1,4 @@
-"""Stores uploads on a volume: the received data, and the record of the target.
+"""Stores the uploads of a volume, each as a file of received bytes and a record of its target.
 
 An upload is two files in its scope: the record ``<session>.json`` and the received bytes ``<session>.data``, whose size
 is the offset, so a killed proxy resumes at the right byte. A writer holds a lock on the data (flock), which ends with
@@ -127,7 +127,10 @@ def drop(layout: Layout, folder: VFolderId, session: str) -> None:
 
 
 def expire(uploads_dir: Path, before_time: float) -> int:
-    """Removes the files of abandoned uploads and returns their number; a file that is being written is recent."""
+    """Removes the files of uploads that were not written since ``before_time``; returns the number of removed uploads.
+
+    A file that is being written is recent.
+    """
     removed_count = 0
     for session in {file.stem for file in uploads_dir.iterdir()}:
         files = [uploads_dir / f"{session}.{suffix}" for suffix in ("json", "data", "tmp")]  # the record first
@@ -140,7 +143,10 @@ def expire(uploads_dir: Path, before_time: float) -> int:
 
 
 class OpenUpload(Upload):
-    """Writes one upload, see :class:`Upload`. Opening takes the lock."""
+    """Receives the bytes of one upload under the upload's lock, see :class:`Upload`.
+
+    Opening takes the lock.
+    """
 
     def __init__(
         self, layout: Layout, folder: VFolderId, session: str, waypoint: Callable[[str], None] = lambda _: None
@@ -181,7 +187,7 @@ class OpenUpload(Upload):
         return -1
 
     def _truncate(self) -> int:
-        """Removes the bytes after the held position, which a crash left; returns the offset."""
+        """Removes the bytes that a crash left after the recorded position, and returns the upload's offset."""
         if self._stored.held_at is not None:
             size = os.fstat(self._fd).st_size
             os.ftruncate(self._fd, min(size, self._stored.held_at))
@@ -326,7 +332,7 @@ def make_directory(layout: Layout, folder: OpenDirectory, path: FolderPath) -> b
 
 
 def check_target(folder: OpenDirectory, path: FolderPath) -> None:
-    """Raises WrongKindOfFile or InvalidPath unless an upload can become this file at present."""
+    """Raises WrongKindOfFile or InvalidPath if a file cannot be put at this path of a folder at present."""
     if not path.parts:
         raise WrongKindOfFile("That is the folder itself.")
     with translated_os_errors(path):

@@ -51,8 +51,9 @@ _LONG_THREAD_COUNT = 4
 
 
 class VfsVolume(AbstractVolume):
-    """Serves a volume in a directory, without options. Long work (counting, copying, removing) has threads of its
-    own.
+    """Serves a volume that is a directory of any file system; takes no options.
+
+    Long work (counting, copying, removing) has threads of its own.
     """
 
     backend: ClassVar[str] = "vfs"
@@ -186,9 +187,7 @@ class VfsVolume(AbstractVolume):
             clones.delete_folder(self.layout, folder, self._waypoint)
 
     def _headroom(self, scope: Path) -> AbstractContextManager[None]:
-        """Reserves the space that deleting needs in a full scope. Does nothing here; a backend with hard limits
-        overrides it.
-        """
+        """Does nothing here; a backend with hard limits reserves the space that deleting needs in a full scope."""
         return nullcontext()
 
     async def has_folder(self, folder: VFolderId) -> bool:

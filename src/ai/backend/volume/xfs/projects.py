@@ -74,8 +74,10 @@ def _replace_link(parent_fd: int, name: str, status: os.stat_result) -> None:
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """Reads and sets the quotas of the file system that ``fd`` is on; the caller keeps ``fd``. ``device`` is its block
-    device, for kernels without quotactl_fd."""
+    """Reads and sets the project quotas of the xfs file system on which the descriptor ``fd`` is open.
+
+    The caller keeps ``fd``. ``device`` is its block device, for kernels without quotactl_fd.
+    """
 
     fd: int
     device: str

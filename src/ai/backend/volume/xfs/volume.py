@@ -115,7 +115,7 @@ class XfsVolume(VfsVolume):
             yield
 
     def _adopt_all(self) -> None:
-        """Assigns its project to every scope that has another project, and sets its limit."""
+        """Gives each scope's files the scope's own project where they have another, and sets the scope's limit."""
         with self._claims_lock():
             for path in self.layout.scopes():
                 with OpenDirectory.at(path) as scope:
@@ -128,8 +128,9 @@ class XfsVolume(VfsVolume):
                     self._enforce_limit(path, project_id)
 
     def _enforce_limit(self, scope: Path, project_id: int) -> None:
-        """Sets the limit of a scope in the file system, as it is stored exactly in the scope. During deletions the
-        limit is higher.
+        """Sets the limit of a scope in the file system to the limit that is stored in the scope.
+
+        During deletions the limit is higher.
         """
         limit: int | None = None
         with suppress(FileNotFoundError):
@@ -144,7 +145,10 @@ class XfsVolume(VfsVolume):
 
     @contextmanager
     def _headroom(self, scope: Path) -> Iterator[None]:
-        """Raises the limit of a scope a little during an operation. After a crash the next start lowers it again."""
+        """Raises the limit of a scope a little for the duration of a block, so that deleting works in a full scope.
+
+        After a crash the next start lowers it again.
+        """
         self._change_deletion_count(scope, 1)
         try:
             yield

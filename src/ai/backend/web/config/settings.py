@@ -1,5 +1,7 @@
-"""The file ``webserver.conf`` or ``web.toml`` (spec 03-02, "Install Backend.AI Webserver" and "Webserver
-Configuration")."""
+"""Settings of the web server, from the file ``webserver.conf`` or ``web.toml``.
+
+See spec 03-02, "Install Backend.AI Webserver" and "Webserver Configuration".
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,11 @@ class WsproxySettings(Settings):
 
 
 class ServiceSettings(TlsSettings):
-    """The table ``[service]``. The switches below ``static-path`` are rendered into ``/config.toml``, where the console
-    reads them; permissions are the manager's, which no switch widens."""
+    """The table ``[service]``.
+
+    The switches below ``static-path`` are rendered into ``/config.toml``, where the console reads them; permissions are
+    the manager's, which no switch widens.
+    """
 
     ip: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
     port: int = Field(8090, ge=0, le=65535, description="Port; 0 for any.")

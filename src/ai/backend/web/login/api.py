@@ -143,7 +143,10 @@ class LoginApi:
         return web.json_response({})
 
     async def _require_superadmin(self, call: Call) -> Login:
-        """Returns the login session of a superadmin, as the manager says now; the role of the sign-in may be old."""
+        """Returns the request's login session if its user is a superadmin, by asking the manager for the role now.
+
+        The role of the sign-in may be old. Raises Forbidden.
+        """
         login = await self._require_login(call)
         keypair = Keypair(login.secret.access_key, login.secret.secret_key)
         if await self._manager.role(keypair, address=call.address) != "superadmin":

@@ -1,4 +1,4 @@
-"""The route of a password that must be changed before a sign-in (wire contract 2.10)."""
+"""Route by which a user changes an expired password before signing in (wire contract 2.10)."""
 
 from __future__ import annotations
 

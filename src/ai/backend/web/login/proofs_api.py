@@ -1,4 +1,4 @@
-"""The route by which somebody who has logged in proves again who asks."""
+"""Routes by which a signed-in user proves again, by the password or a one-time password, to be this user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _MAX_PROOF_LENGTH = 3_072
 
 
 class ProofApi:
-    """Keeps the manager's proof in a cookie of its own, which no script reads; requests below ``/func`` carry it."""
+    """Obtains the manager's proof that a signed-in user has given the password again, and keeps it in a cookie.
+
+    No script reads this cookie; requests below ``/func`` carry it.
+    """
 
     def __init__(self, logins: LoginService, manager: ManagerSignIn, cookies: CookiePolicy) -> None:
         self._logins = logins
@@ -32,7 +35,10 @@ class ProofApi:
 
     @route("POST", "/server/proof", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
     async def prove(self, call: Call) -> web.Response:
-        """Proves by ``password`` or ``otp`` who asks, for some minutes. Failures count as those of sign-ins do."""
+        """Has the manager check the user's ``password`` or ``otp``, and stores the manager's proof in a cookie.
+
+        The proof is valid for some minutes. Failures count as those of sign-ins do.
+        """
         login = await self._logins.find(self._cookies.token_of(call.request))
         if login is None:
             raise AuthenticationFailed("You are not logged in.")
@@ -59,7 +65,7 @@ class ProofApi:
 
     @route("DELETE", "/server/proof", auth=False, kind="relay")
     async def forget(self, call: Call) -> web.Response:
-        """Forgets the proof of this browser."""
+        """Deletes the cookie with the proof in this browser."""
         response = web.json_response({})
         self._cookies.clear_proof(response)
         return response

@@ -13,7 +13,10 @@ _MAX_LOGINS = 10_000
 
 
 class RecentLogin(msgspec.Struct, frozen=True):
-    """Holds a login session as it was read, with the secret that its cookie decrypted."""
+    """Holds a login session as it was read from the store, with its decrypted secret and the time of reading.
+
+    The cookie's token has decrypted the secret.
+    """
 
     stored: StoredLogin
     secret: LoginSecret
@@ -43,7 +46,7 @@ class RecentLogins:
         return recent_login
 
     def put(self, stored: StoredLogin, secret: LoginSecret, *, generation: int) -> None:
-        """Caches a login session that was read in ``generation``, unless something has changed since then."""
+        """Caches a login session, unless the cache was cleared since the session was read in ``generation``."""
         if generation != self.generation:
             return
         if len(self._logins) >= _MAX_LOGINS:

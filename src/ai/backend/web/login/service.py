@@ -45,7 +45,7 @@ class PasswordCheck(Protocol):
 
 
 class LoginLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of sign-ins.
+    """Holds the lifetime and idle time of login sessions, and the numbers of failed sign-ins that are accepted.
 
     Attributes:
         max_age_s: the life of a login session in seconds.
@@ -117,9 +117,9 @@ class LoginService:
         address: str,
         ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
     ) -> tuple[int, dict[str, Any]]:
-        """Lets the manager check the password or code of a signed-in user once more, for an operation that needs it.
+        """Asks the manager to check the password or code of a signed-in user again, and returns status and reply.
 
-        The limits of sign-ins hold here too. Raises as :meth:`sign_in`.
+        An operation needs the result. The limits of sign-ins hold here too. Raises as :meth:`sign_in`.
         """
 
         async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
@@ -148,8 +148,10 @@ class LoginService:
         return status, document
 
     async def sign_in_token(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
-        """Stores a new login session of a user whom a token of another site names; raises as
-        :meth:`finish_redirect`."""
+        """Signs in the user whom a token of another site names, and stores the new login session.
+
+        Raises as :meth:`finish_redirect`.
+        """
         return await self._sign_in_elsewhere(self._manager.authorize_token, fields, address=address, client=client)
 
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
@@ -183,8 +185,9 @@ class LoginService:
         return SignIn(token=await self._begin_login(secret, address, client), secret=secret, problem={})
 
     async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
-        """Returns the login session of a cookie. Returns None if the session has ended or never existed. Raises
-        Unavailable.
+        """Returns the login session to which a cookie's token belongs; None if the session has ended or never existed.
+
+        Raises Unavailable.
 
         ``is_use``: whether somebody uses the session by this request, which puts its end by inactivity off. A session
         that another web server ends is accepted for :data:`~ai.backend.web.login.recent.RECENT_S` more seconds.
@@ -213,7 +216,7 @@ class LoginService:
         return Login(login_id=stored_login.login_id, secret=secret, expires_at=stored_login.expires_at)
 
     async def active_ids(self, login_ids: Collection[str]) -> set[str]:
-        """Returns the given login sessions that have not ended. Raises Unavailable."""
+        """Returns those of the given ids whose login sessions have not ended. Raises Unavailable."""
         return {login_id for login_id in login_ids if await self._find_live(login_id) is not None}
 
     async def extend(self, login: Login) -> Login:
@@ -310,7 +313,7 @@ def _address_key(address: str) -> str:
 
 
 def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None:
-    """Returns the keys in a manager's reply.
+    """Returns the keypair and role of a user from a manager's reply to a sign-in.
 
     Returns None if the manager first requires something else, such as a one-time password.
     """

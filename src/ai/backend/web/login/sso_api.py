@@ -1,4 +1,4 @@
-"""Routes of sign-in at other services, to which the browser is led: ``/server/sso/*``.
+"""Routes of sign-in through other services (single sign-on), to which the browser is redirected: ``/server/sso/*``.
 
 The ticket of the manager lies in a cookie of this browser. A link or form of another site can therefore neither sign a
 browser in as somebody else nor spend a code of it. The last answer is a page and not a redirect: a browser does not
@@ -37,7 +37,7 @@ _REFUSAL_PAGE = _PAGE_HEAD + '<p>{text}</p><p><a href="/">Back</a></p>'
 
 
 class SsoApi:
-    """Leads browsers to the services that the manager names, and back."""
+    """Redirects browsers to the sign-in services that the manager names, and signs users in when they come back."""
 
     def __init__(self, logins: LoginService, manager: ManagerSignIn, cookies: CookiePolicy, *, domain: str) -> None:
         self._logins = logins

@@ -40,7 +40,7 @@ class LoginStore(Protocol):
         """Ends a login session, if it exists."""
 
     async def delete_of_user(self, username: str, *, except_id: str | None = None) -> None:
-        """Ends all login sessions of a user, except one."""
+        """Ends all login sessions of a user, except the session ``except_id``."""
 
     async def delete_all(self) -> None:
         """Ends all login sessions."""

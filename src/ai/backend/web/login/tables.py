@@ -1,4 +1,7 @@
-"""Tables of login sessions in the embedded store. They are made when they are missing: sessions may be lost."""
+"""Tables of login sessions in the web server's SQLite file.
+
+They are made when they are missing: sessions may be lost.
+"""
 
 from __future__ import annotations
 

@@ -15,8 +15,11 @@ _MAX_TOKEN_LENGTH = 8_192
 
 
 class TokenLoginApi:
-    """Signs browsers in by tokens of other sites, which lie in a cookie of the domain that they share with this one, or
-    come in the request. The guard lets no page of another site ask for it."""
+    """Signs browsers in by a token that another site has issued.
+
+    The token lies in a cookie of the domain that the sites share, or comes in the request. The guard lets no page of
+    another site ask for it.
+    """
 
     def __init__(self, logins: LoginService, cookies: CookiePolicy, *, domain: str, token_name: str) -> None:
         self._logins = logins

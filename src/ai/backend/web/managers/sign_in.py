@@ -13,7 +13,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class ManagerSignIn:
-    """Sends sign-ins to the managers, with the address of the browser for their own limits."""
+    """Sends requests about sign-ins to the managers, with the browser's address for the managers' own limits."""
 
     def __init__(self, managers: ManagerPool) -> None:
         self._managers = managers

@@ -24,8 +24,10 @@ _PINNED_NAME_PATTERN = re.compile(r"[.-][0-9a-fA-F]{8,}\.[a-z0-9.]+$")
 
 
 class PagesApi:
-    """Serves the files of a built console from one folder. Links in it may lead nowhere outside, and hidden files
-    stay hidden."""
+    """Serves the files of a built console from one folder.
+
+    Links in it may lead nowhere outside, and hidden files stay hidden.
+    """
 
     def __init__(self, settings: WebSettings, *, scheme: str) -> None:
         self._settings = settings

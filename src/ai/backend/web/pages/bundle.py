@@ -1,4 +1,7 @@
-"""Loads the bundle of the console for serving. The bundle is named by the digest of its files and compressed once."""
+"""Loads all files of a built console into memory, compressed, for serving.
+
+The bundle is named by the digest of its files and compressed once.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class BundleDamaged(Exception):
 
 
 def is_our_console(folder: Path) -> bool:
-    """Returns True for a built console of this project, as opposed to a published one."""
+    """Returns True if a folder holds a built console of this project, and not a published console of Backend.AI."""
     try:
         return BOOT_MARK in (folder / INDEX_NAME).read_text(errors="replace")
     except OSError:

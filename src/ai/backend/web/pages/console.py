@@ -1,4 +1,4 @@
-"""Finds the console's bundle, loads it when a browser requests it, and notices when another one was built."""
+"""Finds and loads the built files of the console when a browser requests them, and notices a newer build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHECK_INTERVAL_S = 1.0
 
 
 class Console:
-    """Holds the bundle in memory once a browser has asked for it.
+    """Loads the console's bundle at the first request, and keeps it in memory.
 
     ``folder``: a built console that a setting names; None for the packaged one, or that of this checkout's sources.
     """
@@ -50,7 +50,7 @@ class Console:
         return places.source_folder() is not None
 
     async def progress(self) -> Progress | None:
-        """Returns the progress of a build in this user's cache."""
+        """Returns the last step of the last build of the console, from this user's cache folder; None if unknown."""
         return await asyncio.to_thread(read_progress, self._cache or cache_folder())
 
     async def _load_if_changed(self) -> None:

@@ -36,7 +36,10 @@ class ConsoleApi:
 
     @route("GET", "/assets/{digest}/{path*}", auth=False, limited=False, kind="relay", produces=("text/javascript",))
     async def asset(self, call: Call) -> web.Response:
-        """Returns a file of the bundle that is served; files of other bundles are gone."""
+        """Returns a file of the current console's bundle by the bundle's digest and the file's path.
+
+        Files of other bundles are not found.
+        """
         bundle = await self._console.asset_bundle()
         if bundle is None or call.params["digest"] != bundle.digest:
             raise RouteNotFound("These files belong to another version of the console: load the page again.")

@@ -1,4 +1,4 @@
-"""Fills in the console's page for one request, and writes the pages that replace it meanwhile."""
+"""Fills in the console's HTML page for one request, and builds the page that is shown while there is no console."""
 
 from __future__ import annotations
 

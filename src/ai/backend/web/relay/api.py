@@ -91,7 +91,7 @@ class RelayApi:
 
     @route("*", "/pipeline/{path*}", auth=False, limited=False, kind="relay")
     async def pipeline(self, call: Call) -> web.StreamResponse:
-        """Refuses what published consoles ask of a pipeline service."""
+        """Refuses every request to the pipeline service of published consoles, since there is none here."""
         raise NotSupported("There is no pipeline service here.")
 
     async def _relay_request(
@@ -115,7 +115,10 @@ class RelayApi:
             return await _send_back(request, response)
 
     async def _end_logins(self, login: Login, raw_target: str) -> None:
-        """Ends the login sessions whose password or keys a request has changed."""
+        """Ends login sessions after a relayed request has changed the user's password or keys.
+
+        After a new password the user's other sessions end; after new keys all of them.
+        """
         path = modern_path(unquote(raw_target.partition("?")[0]))  # as the manager finds the route
         if path == _PASSWORD_PATH:
             await self._logins.end_others(login)
@@ -157,7 +160,10 @@ def _is_anonymous(path: str) -> bool:
 
 
 def _forwarded_headers(headers: Mapping[str, str], address: str) -> dict[str, str]:
-    """Returns the headers for the manager; names that ``Connection`` lists belong to this connection alone."""
+    """Returns the headers of a request to pass on to the manager, with the browser's address added.
+
+    Headers that ``Connection`` lists are left out: they belong to this connection alone.
+    """
     connection_headers = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
     omitted_headers = _UNSENT_HEADERS | connection_headers
     kept_headers = {name: value for name, value in headers.items() if name.lower() not in omitted_headers}
@@ -165,8 +171,11 @@ def _forwarded_headers(headers: Mapping[str, str], address: str) -> dict[str, st
 
 
 def _length_of(request: web.Request) -> dict[str, str]:
-    """Returns ``Content-Length`` for a body that has one. A length without its body would make the manager take the
-    next request of this connection, which may be another user's, for the missing bytes."""
+    """Returns the header ``Content-Length`` for the manager if the request has a body of known length.
+
+    A length without its body would make the manager take the next request of this connection, which may be another
+    user's, for the missing bytes.
+    """
     if not request.body_exists or request.content_length is None:
         return {}
     return {"Content-Length": str(request.content_length)}
@@ -200,7 +209,10 @@ async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> 
 
 
 async def _send_back_whole(response: aiohttp.ClientResponse, headers: list[tuple[str, str]]) -> web.Response:
-    """Returns a small response, which takes one write instead of three. Raises Unavailable: its body broke off."""
+    """Reads a small response of the manager wholly and returns it for the browser.
+
+    This takes one write instead of three. Raises Unavailable: its body broke off.
+    """
     try:
         body = await response.read()
     except aiohttp.ClientError as e:
@@ -213,7 +225,10 @@ async def _pass_messages(
     source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
     target: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
 ) -> None:
-    """Passes messages on until the source closes; the target is closed with the same code."""
+    """Passes WebSocket messages on from ``source`` to ``target`` until the source closes.
+
+    The target is closed with the same code.
+    """
     async for message in source:
         if message.type is WSMsgType.TEXT:
             await target.send_str(message.data)

@@ -134,7 +134,10 @@ class ServiceCallsApi:
         return client_response
 
     async def _token_of(self, login_id: str, endpoint_id: str, keypair: Keypair) -> str | web.Response:
-        """Returns the token of a login session for an endpoint, a new one shortly before the last ends."""
+        """Returns the token with which a login session calls an endpoint; requests a new one before the last expires.
+
+        Returns the response with the manager's refusal if there is no new one.
+        """
         key = (login_id, endpoint_id)
         token, now = self._tokens.get(key), time.monotonic()
         if token is not None and now < token.expires_s - _MIN_TOKEN_REST_S:
@@ -156,7 +159,7 @@ class ServiceCallsApi:
     async def _ask_manager(
         self, method: str, path: str, keypair: Keypair, body: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any] | web.Response:
-        """Returns the manager's answer, or the response that passes its refusal on."""
+        """Sends a request to the manager; returns the reply, or the response that passes the manager's refusal on."""
         options: dict[str, Any] = {}
         if body is not None:
             options = {"body": msgspec.json.encode(body), "headers": {"Content-Type": "application/json"}}
@@ -167,7 +170,7 @@ class ServiceCallsApi:
 
     @contextmanager
     def _count_call(self, login_id: str) -> Iterator[None]:
-        """Counts a call while the block runs. Raises RateLimitExceeded for too many at once."""
+        """Counts a running call of a model service during the block. Raises RateLimitExceeded for too many at once."""
         if self._calls[login_id] >= MAX_CALLS_OF_LOGIN or self._calls.total() >= _MAX_CALLS:
             raise RateLimitExceeded("Too many calls of services run at once; wait for one of them to end.")
         self._calls[login_id] += 1
@@ -194,7 +197,7 @@ def _manager_path(endpoint: str) -> str:
 
 
 def _target_url(service: Mapping[str, Any], path: str) -> URL:
-    """Returns the URL of a call. Raises Conflict before the service has one."""
+    """Returns the URL of a model service with the path of a call. Raises Conflict before the service has a URL."""
     url_text = service.get("service_endpoint")
     if not isinstance(url_text, str) or not url_text:
         message = "The service has no URL yet: no replica was ready so far."
@@ -204,7 +207,10 @@ def _target_url(service: Mapping[str, Any], path: str) -> URL:
 
 
 def _reply_headers(response: aiohttp.ClientResponse) -> dict[str, str]:
-    """Returns the headers of a reply: those of the service are not passed on, as its answer is not of this origin."""
+    """Returns the headers of a model service's reply for the browser, without the service's own headers.
+
+    Those of the service are not passed on, as its answer is not of this origin.
+    """
     media_type = response.headers.get("Content-Type", "")
     return {
         "Content-Type": "application/octet-stream",

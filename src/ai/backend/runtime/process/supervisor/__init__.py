@@ -1,3 +1,4 @@
-"""Runs the processes that outlive the agent: a zygote and, forked from it, one shim for each workload. Uses the
-standard library only.
+"""Runs the processes that outlive the agent: a zygote and, forked from it, one shim for each workload.
+
+Uses the standard library only.
 """

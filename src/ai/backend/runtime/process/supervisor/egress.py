@@ -1,5 +1,6 @@
-"""Makes a network for a workload that reaches the outside through a helper, which copies its packets as an ordinary
-program's.
+"""Makes a workload's own network, which a helper program connects to the outside without privileges.
+
+The helper copies the packets of the workload as an ordinary program's.
 
 The helper is slirp4netns or pasta. It runs outside of the sandbox, as the session's user; as root only for the network
 of a cluster, which root owns. Its life ends with the workload's: the shim kills it, or who finds the shim dead.
@@ -26,8 +27,9 @@ _DEFAULT_ROUTE = f"{DEVICE}\t00000000\t"
 
 
 def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, int]:
-    """Gives a network namespace a way out through a helper. Makes a new namespace unless one is passed. Returns the
-    namespace's descriptor and the helper.
+    """Connects a network namespace to the outside by a helper process; makes the namespace unless one is passed.
+
+    Returns the namespace's descriptor and the helper.
 
     Closes ``namespace_fd``. Raises OSError.
     """
@@ -58,7 +60,10 @@ def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, i
 
 
 def _hold_namespace(plan: dict[str, Any], namespace_fd: int | None, reply_socket: socket.socket) -> NoReturn:
-    """Enters the namespace, sends its descriptor, and stays in it until the other end of the socket is closed."""
+    """Enters or makes a network namespace, sends its descriptor, and keeps it alive until the other side ends.
+
+    The other side closes the socket.
+    """
     try:
         signal.set_wakeup_fd(-1)
         if namespace_fd is not None:

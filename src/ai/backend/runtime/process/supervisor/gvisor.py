@@ -16,7 +16,9 @@ _ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 
 def write_bundle(bundle: dict[str, Any], environ: dict[str, str], *, has_network: bool = False) -> None:
-    """Writes the configuration and makes the root. `runsc` makes the mount points, in this root only.
+    """Writes the OCI configuration and makes the root folder of a workload's bundle.
+
+    `runsc` makes the mount points, in this root only.
 
     With ``has_network``, gVisor's own network stack takes over the devices of this process's network namespace; else it
     has a loopback device alone. Raises OSError.

@@ -1,4 +1,6 @@
-"""Turns a child of the shim into the sandbox's first process: it joins its groups, drops its powers and executes.
+"""Turns a child of the shim into the sandbox's first process.
+
+The child joins its control groups, drops its privileges and executes the program.
 
 Order matters: control groups while we still may; mounts that only this process sees, so that an unprivileged bubblewrap
 can bind what lies under closed directories; the identity; the promise to die with the shim, which a change of identity
@@ -45,8 +47,9 @@ def become(
     block_fd: int,
     report_fd: int,
 ) -> NoReturn:
-    """Turns this process into the workload's leader, in a network namespace if there is one. Writes a failure to
-    ``report_fd``.
+    """Turns this process into the first process of the workload. Writes a failure to ``report_fd``.
+
+    It runs in a network namespace if there is one.
     """
     setup_step = "start"
     try:
@@ -124,7 +127,7 @@ def _set_limits(limits_by_name: dict[str, int], oom_score_adj: int) -> None:
 
 
 def _set_limit(limit_name: str, limit: int) -> None:
-    """Limits this process and its children, never above the hard limit that it has already."""
+    """Sets a resource limit of this process and its children, at most to the present hard limit."""
     resource_id = getattr(resource, limit_name)
     _, hard_limit = resource.getrlimit(resource_id)
     if hard_limit != resource.RLIM_INFINITY:
@@ -135,7 +138,10 @@ def _set_limit(limit_name: str, limit: int) -> None:
 def _arrange_fds(
     plan: dict[str, Any], channel_fd: int, log_fd: int, info_fd: int, block_fd: int, report_fd: int
 ) -> None:
-    """Moves the descriptors to the standard streams and the fixed numbers above; closes all others."""
+    """Moves the workload's descriptors to the standard streams and to this module's fixed numbers.
+
+    Closes all other descriptors.
+    """
     null_fd = os.open("/dev/null", os.O_RDONLY)
     filter_fd = os.open(plan["seccomp"], os.O_RDONLY) if plan["seccomp"] and plan["sandboxed"] else -1
     source_by_target = {
@@ -170,8 +176,9 @@ def _duplicate_above_20(fd: int) -> int:
 
 
 def _stage_sources(plan: dict[str, Any]) -> None:
-    """Binds each source below STAGE in a new mount namespace of this process. The sources are opened there, as only
-    then they can be bound.
+    """Binds each source of the plan into the stage folder, in a new mount namespace of this process.
+
+    The sources are opened there, as only then they can be bound.
     """
     staged_sources: list[dict[str, Any]] = plan["stage"]
     owner: list[int] | None = plan["owner"]
@@ -212,8 +219,9 @@ def _make_folder(path: str, contents: dict[str, str]) -> int:
 
 
 def _make_devices(pty_limit: int) -> None:
-    """Makes a /dev in the stage, with terminals of its own. Bubblewrap would mount seven times, and read all mounts
-    after each.
+    """Makes a /dev folder in the stage, with the usual devices and terminals of its own.
+
+    Bubblewrap would mount seven times, and read all mounts after each.
     """
     os.mkdir(DEVICE_FOLDER)
     syscalls.mount("tmpfs", DEVICE_FOLDER, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=64k")
@@ -230,8 +238,9 @@ def _make_devices(pty_limit: int) -> None:
 
 
 def _restrict(staged_path: str, bind_option: str) -> None:
-    """Makes a staged mount read-only or without devices, as bubblewrap's option says. Nothing in the sandbox's user
-    namespace can undo that.
+    """Makes a staged mount read-only or without devices, as the given bind option of bubblewrap requires.
+
+    Nothing in the sandbox's user namespace can undo that.
     """
     flags = 0 if bind_option == "--dev-bind" else syscalls.MS_NOSUID | syscalls.MS_NODEV
     if bind_option == "--ro-bind":
@@ -259,7 +268,7 @@ def _cover_directories(veils: dict[str, list[list[str]]]) -> None:
 
 
 def _bind_opened(opened_sources: list[tuple[int, str]]) -> None:
-    """Binds opened files and directories to new targets."""
+    """Bind-mounts files and directories, given by open descriptors, on new target paths."""
     for source_fd, target in opened_sources:
         if stat.S_ISDIR(os.fstat(source_fd).st_mode):
             os.makedirs(target, mode=0o755, exist_ok=True)
@@ -288,8 +297,9 @@ def become_user(plan: dict[str, Any], groups: list[int]) -> None:
 
 
 def become_namespace_owner(plan: dict[str, Any]) -> None:
-    """Changes to the user who owns the session's user namespace. This user has every capability in the namespace, which
-    root may lack.
+    """Changes this process to the user who owns the session's user namespace.
+
+    This user has every capability in the namespace, which root may lack.
     """
     owner_uid = plan["namespace_uid"]
     if owner_uid is None:
@@ -301,8 +311,10 @@ def become_namespace_owner(plan: dict[str, Any]) -> None:
 
 
 def become_user_in_namespace(plan: dict[str, Any], channel_fd: int) -> None:
-    """Changes to the session's user, in a user namespace that another user makes. The kernel counts per-user limits for
-    that other user, so that no session takes the share of others, while files belong to the session's user.
+    """Changes this process to the session's user, in a new user namespace that another user owns.
+
+    The kernel counts per-user limits for that other user, so that no session takes the share of others, while files
+    belong to the session's user.
 
     The other end of ``channel_fd`` must be read by :func:`map_session_user` in a process of root's: this one has
     no powers outside of its namespace any more, and no user in it before that.
@@ -318,7 +330,9 @@ def become_user_in_namespace(plan: dict[str, Any], channel_fd: int) -> None:
 
 
 def map_session_user(plan: dict[str, Any], pid: int, channel: socket.socket) -> None:
-    """Maps the session's user into the namespace of a child in :func:`become_user_in_namespace`; nothing if it failed.
+    """Maps the session's user into the user namespace of a child that runs :func:`become_user_in_namespace`.
+
+    Does nothing if the child failed.
 
     Closes nothing. Raises OSError; the child fails then when the channel is closed.
     """
@@ -330,7 +344,10 @@ def map_session_user(plan: dict[str, Any], pid: int, channel: socket.socket) -> 
 
 
 def try_user_namespace(plan: dict[str, Any]) -> None:
-    """Makes a session's user namespace and leaves it. Raises OSError, or SystemExit if the child failed."""
+    """Tests that a session's user namespace can be made, in a child process that ends afterwards.
+
+    Raises OSError, or SystemExit if the child failed.
+    """
     own_channel, child_channel = socket.socketpair()
     pid = os.fork()
     if pid == 0:

@@ -17,8 +17,9 @@ from ai.backend.runtime.process.supervisor.launch import become_namespace_owner,
 
 
 def hand_over_socket(agent_socket: socket.socket, leader_pid: int, plan: dict[str, Any]) -> None:
-    """Sends the agent a socket that a child has made in the workload's own network. Sends no socket if the workload
-    uses the host's network.
+    """Has a child make a socket in the workload's own network, and sends the socket to the agent.
+
+    Sends no socket if the workload uses the host's network.
     """
     if os.fork() != 0:
         return

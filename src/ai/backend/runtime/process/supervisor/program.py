@@ -1,4 +1,7 @@
-"""Answers the agent in place of a runner, for a workload whose leader is the session's program (decision 0265)."""
+"""Answers the agent's messages for a workload whose first process is the session's program, without a runner.
+
+See decision 0265.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ _RUNNER_WORD_LINE = b"runner\n"
 
 
 class ProgramRun:
-    """Follows the run of a workload's program, and has a runner started before the first message that needs one.
+    """Handles the agent's messages about the run of a session's program that was started without a runner.
+
+    Has a runner started before the first message that needs one.
 
     Args:
         send_message: sends a message to the agent as the runner would.
@@ -37,11 +42,17 @@ class ProgramRun:
 
     @property
     def has_started(self) -> bool:
-        """True once the program of a batch run has been started. The run then ends with that program."""
+        """True once the program of a batch session has been started directly, without a runner.
+
+        The run then ends with that program.
+        """
         return bool(self._run_id)
 
     def bytes_for(self, kind: str, body: bytes) -> bytes:
-        """Returns what to write to the leader's channel for a message of the agent; empty if it is handled here."""
+        """Returns the bytes to write to the workload's first process for a message of the agent.
+
+        Returns no bytes if the message is handled here.
+        """
         if kind == "ping":
             reply = {"t": "reply", "req": decode(body).get("req"), "ok": True, "data": {"busy": self.has_started}}
             self._send_message(reply)

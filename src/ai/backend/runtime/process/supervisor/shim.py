@@ -1,5 +1,6 @@
-"""Runs the shim, which keeps one workload, relays its runner's messages and records its end. It lives as long as the
-workload.
+"""Runs the shim, which supervises one workload, relays the messages of its runner and records its end.
+
+It lives as long as the workload.
 
     starting --> running --> stopping --> killing --> exited (lingers until its news is acknowledged or it is dismissed)
 
@@ -128,7 +129,10 @@ class Shim:
     # -- the end
 
     def _workload_pids(self) -> list[int]:
-        """Returns the workload's processes. Orphans become the shim's children: without a child it has no others."""
+        """Returns the pids of the workload's processes, without the shim and the network's helper.
+
+        Orphans become the shim's children: without a child the shim has no other descendants.
+        """
         own_pids = proc.descendants(os.getpid()) if self._leader.has_children else []
         pids = {*own_pids, *cgroupfs.members(self._plan["cgroups"])}
         return sorted(pids - {os.getpid(), self._leader.helper_pid})
@@ -147,8 +151,9 @@ class Shim:
             proc.send([pid for pid in self._workload_pids() if pid not in spared_pids], signal.SIGTERM)
 
     def _request(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> bool:
-        """Sends a request to the workload's first process in gVisor, without waiting. Returns False if the workload is
-        not in gVisor, or its first process has ended or does not read.
+        """Sends a request to the first process of a workload in gVisor, without waiting; returns True if it was sent.
+
+        Returns False if the workload is not in gVisor, or its first process has ended or does not read.
         """
         if self._leader.requests is None:
             return False

@@ -1,4 +1,4 @@
-"""Starts a shim: from the zygote's fork to a running leader, so that each step can be found after a crash."""
+"""Starts a shim and the first process of its workload, in steps that can each be found on disk after a crash."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Leader:
                 return
 
     def outcome(self, *, sandboxed: bool) -> tuple[int | None, int | None]:
-        """Returns the leader's (exit code, signal). bubblewrap reports a death by signal n as code 128 + n."""
+        """Returns how the workload's first process ended, as (exit code, signal); one of them is None.
+
+        bubblewrap reports a death by signal n as code 128 + n.
+        """
         if self.status is None:
             return None, signal.SIGKILL
         exit_code = os.waitstatus_to_exitcode(self.status)
@@ -70,7 +73,7 @@ class Leader:
         return exit_code, None
 
     def was_out_of_memory(self, groups: list[dict[str, Any]]) -> bool:
-        """Returns True if the kernel killed any process of these groups for lack of memory."""
+        """Returns True if the kernel killed any process in the given control groups for lack of memory."""
         for group in groups:
             if group["join"] != "cgroup.procs" and "/memory/" not in group["path"]:
                 continue  # another hierarchy of version 1
@@ -83,7 +86,10 @@ class Leader:
 
 
 def take_workload_lock() -> bool:
-    """Takes the workload's lock permanently; False if another shim has the lock, or the directory is being removed."""
+    """Takes the lock of the workload in the current directory for the shim's life; returns True if it got the lock.
+
+    Returns False if another shim has the lock, or the directory is being removed.
+    """
     try:
         lock_fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -104,7 +110,10 @@ def take_workload_lock() -> bool:
 
 
 def listen() -> socket.socket:
-    """Opens the workload's socket by a relative path: absolute ones may be longer than the kernel allows."""
+    """Creates and returns the listening Unix socket ``shim.sock`` of the workload in the current directory.
+
+    The path is relative, since absolute ones may be longer than the kernel allows.
+    """
     with suppress(FileNotFoundError):
         os.unlink("shim.sock")  # as above
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -159,7 +168,10 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
 
 
 def _limit_processes(plan: dict[str, Any], info_fd: int, block_fd: int) -> None:
-    """Limits the number of processes while the sandbox waits, as the session's user if root lacks the capability."""
+    """Sets the limit on the number of processes of a sandbox that waits to start.
+
+    Sets it as the session's user if root lacks the capability.
+    """
     info_json = b""
     while chunk := os.read(info_fd, 4096):
         info_json += chunk
@@ -181,13 +193,19 @@ def _limit_processes(plan: dict[str, Any], info_fd: int, block_fd: int) -> None:
 
 
 def _set_process_limit(plan: dict[str, Any], info_json: bytes) -> None:
-    """Sets the limit of bubblewrap's child, whose report is ``info_json``. Raises OSError, ValueError and KeyError."""
+    """Sets the limit on the number of processes of bubblewrap's child, whose pid is in the report ``info_json``.
+
+    Raises OSError, ValueError and KeyError.
+    """
     pid_limit = plan["nproc_late"]
     resource.prlimit(json.loads(info_json)["child-pid"], resource.RLIMIT_NPROC, (pid_limit, pid_limit))
 
 
 def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:
-    """Takes the lock, starts the leader, in the network namespace if there is one, and runs the shim to its end."""
+    """Takes the workload's lock, starts the workload's first process, and runs the shim until its end.
+
+    The first process starts in the network namespace if there is one.
+    """
     from ai.backend.runtime.process.supervisor.shim import Shim
 
     crash_point("shim.forked")
@@ -240,7 +258,7 @@ def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:
 
 
 def send_report(report_fd: int, message: dict[str, Any]) -> None:
-    """Sends one message to the workload's requester, if the requester still listens, and closes the descriptor."""
+    """Sends one message to the process that requested the workload, if it still listens, and closes the descriptor."""
     with suppress(OSError):
         os.write(report_fd, json.dumps(message).encode())
     os.close(report_fd)

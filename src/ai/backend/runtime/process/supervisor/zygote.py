@@ -47,8 +47,9 @@ def main() -> None:
 
 
 def _collect_ended_shims(*_: object) -> None:
-    """Waits for each shim that has ended, so that no zombie is left and the zygote's account includes its processor
-    time.
+    """Collects the exit status of every ended shim, so that no zombie process is left.
+
+    The zygote's account then includes the processor time of the ended shims.
     """
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -58,8 +59,9 @@ def _collect_ended_shims(*_: object) -> None:
 
 
 def _fork_shim(request_socket: socket.socket, directory: str, report_fd: int, namespace_fd: int | None = None) -> None:
-    """Forks one shim for a prepared directory. Each fork of this process costs a millisecond for the pages that both
-    write to later.
+    """Forks one shim for a prepared directory.
+
+    Each fork of this process costs a millisecond for the pages that both write to later.
     """
     child_pid = os.fork()
     if child_pid:
