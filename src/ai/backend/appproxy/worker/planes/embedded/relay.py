@@ -115,7 +115,10 @@ def _end_direction(transport: asyncio.Transport) -> bool:
 
 
 def _close(transport: asyncio.Transport, error: Exception | None) -> None:
-    """Closes a connection after buffered data is sent. After an error, closes at once, so that the end looks broken."""
+    """Closes a connection after its buffered data is sent, or resets it at once after an error.
+
+    The reset shows the peer that the data is incomplete.
+    """
     if error is not None:
         reset(transport)
     else:
