@@ -140,7 +140,7 @@ async def plugin_options(api: AsyncSession) -> None:
 
 
 def _describe_values(schema: dict[str, Any]) -> str:
-    """Returns in words what a JSON Schema allows: its values, else its types and bounds."""
+    """Returns as text the values that a JSON Schema permits: a list of values, or types and bounds."""
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "const" in schema:

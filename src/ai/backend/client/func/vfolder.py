@@ -356,7 +356,7 @@ class AsyncVFolders(Area):
         return await self._change("POST", "/folders", body)
 
     async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
-        """Lists the folders that the caller may use, including those in the trash with ``trash``.
+        """Lists the folders that the caller may use. With ``trash`` it lists the deleted folders instead.
 
         ``list_all`` is for superadmins.
         """
