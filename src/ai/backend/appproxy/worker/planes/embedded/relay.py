@@ -47,7 +47,7 @@ class Tunnel:
         self._client.write(data)
 
     def end_client_direction(self) -> bool:
-        """Passes on that the client ends its direction. Returns True if the other direction stays open."""
+        """Ends the sending to the app, after the client has ended its own. Returns True if the app may still send."""
         self._client_has_ended = True
         return _end_direction(self._app) and not self._app_has_ended
 
