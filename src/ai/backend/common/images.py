@@ -127,8 +127,6 @@ def label_problem(labels: Mapping[str, str]) -> str | None:
     """Returns the reason for which sessions cannot use an image with these labels, or None if they can.
 
     A missing label is no problem.
-
-    Returns None if sessions can use the image. A missing label is no problem.
     """
     kernelspec = labels.get("ai.backend.kernelspec", KERNELSPEC_VERSION)
     if kernelspec != KERNELSPEC_VERSION:

@@ -58,8 +58,7 @@ def error(
 ) -> Response:
     """Returns an error reply: an HTML page for browsers, or a problem document in JSON for other clients.
 
-    The title of the error and its code come from ``kind``. With ``model_code`` the reply is for a client of a model:
-    the problem has also the member that clients of OpenAI's interface read.
+    The title of the error and its code come from ``kind``.
 
     With ``model_code`` it is for a client of a model: the problem has also the member that clients of OpenAI's
     interface read.
