@@ -101,7 +101,7 @@ async def config(api: AsyncSession) -> None:
 @click.option("-n", "--full-name", default="", help="Your name.")
 @click.option("-d", "--domain", default="", help="The domain of the account; `default` if none.")
 async def sign_up(api: AsyncSession, email: str, password: str, full_name: str, domain: str) -> Outcome:
-    """Ask for an account, where the server lets people. A token comes by e-mail. A password of - is asked for."""
+    """Ask for a new account, if the server allows that. A token comes by e-mail. A password of - is asked for."""
     await api.Auth.sign_up(email, _ask_if_dash("New password", password), full_name=full_name, domain=domain)
     return {"signed_up": email}, f"A token is on its way to {email}: give it to `backend.ai verify-email`."
 
@@ -110,7 +110,7 @@ async def sign_up(api: AsyncSession, email: str, password: str, full_name: str, 
 @click.argument("token")
 @click.argument("password")
 async def verify_email(api: AsyncSession, token: str, password: str) -> Outcome:
-    """Prove the address of a new account by the TOKEN that was sent there. A password of - is asked for."""
+    """Confirm the e-mail address of a new account by the TOKEN that was sent there. A password of - is asked for."""
     await api.Auth.verify_email(token, _ask_if_dash("Password", password))
     return {"verified": True}, "The account is active."
 
@@ -135,7 +135,7 @@ def sign_ins(email: str | None, limit: int) -> None:
 @click.option("--otp", default="", help="A one-time password or recovery code; without it, a password is asked for.")
 @click.option("-k", "--forget", is_flag=True, help="Forget the proof that was given before.")
 async def sudo(api: AsyncSession, otp: str, forget: bool) -> Outcome:
-    """Prove again that it is you, for the next minutes, where a site demands that for grave operations."""
+    """Prove your identity again, so that the server accepts grave operations from you for some minutes."""
     if forget:
         proofs.forget_proof(api.config)
         return {"expires_at": None}, "The proof is forgotten."

@@ -137,8 +137,10 @@ def root(ctx: click.Context) -> None:
 
 
 def _trace_command() -> AbstractContextManager[object]:
-    """Returns a context that records the command as a span if the environment names a collector. Daemons are not
-    recorded here, because they have their own settings."""
+    """Returns a context manager that records the running command as a tracing span, if a collector is configured.
+
+    The environment names the collector. Daemons are not recorded here, because they have their own settings.
+    """
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     if "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ or not arguments or arguments[0] in _DAEMONS:
         return nullcontext()
@@ -148,7 +150,7 @@ def _trace_command() -> AbstractContextManager[object]:
 
 
 def main() -> None:
-    """Runs the installed script: the command of the arguments, with its errors in one line each."""
+    """Runs the command `backend.ai` with the arguments of the process, and prints each error in one line."""
     conflict_error = find_conflict_error()
     screen = Screen()
     if conflict_error is not None:

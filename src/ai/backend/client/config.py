@@ -100,7 +100,9 @@ def _parse_urls(raw: str | URL) -> tuple[str, ...]:
 
 
 class APIConfig:
-    """Holds the settings of API sessions. Later changes are the endpoint in use, after a failure, and the proof.
+    """Holds the settings of API sessions: the server's endpoints, the keypair, timeouts and TLS options.
+
+    Only the endpoint in use, after a failure, and the proof change later.
 
     Args:
         endpoint: one URL, or several of the same cluster separated by commas: calls fail over among them.

@@ -29,7 +29,10 @@ class NotConnected(OSError):
 
 
 class _Connection(HTTPConnection):
-    """Connects to the bytes of a host name: their encoding as text would import the tables of international names."""
+    """Represents an HTTP connection that resolves its host name as bytes.
+
+    The encoding of a text would import the tables of international names.
+    """
 
     def connect(self) -> None:
         address: Any = (self.host.encode(), self.port)

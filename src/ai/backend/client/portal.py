@@ -40,7 +40,10 @@ class Portal:
             raise
 
     def block(self, value: Any) -> Any:
-        """Returns the blocking form of an asynchronous method's return value."""
+        """Converts the return value of an asynchronous method into a blocking value.
+
+        A coroutine is run to its result. Asynchronous iterators and context managers become ordinary ones.
+        """
         if inspect.iscoroutine(value):
             return self.block(self.run(value))
         if inspect.isasyncgen(value):
@@ -86,7 +89,7 @@ class Portal:
 
 
 class Blocking(Generic[T]):
-    """Represents the blocking form of an SDK object, with the same attributes and methods.
+    """Makes an asynchronous object of the SDK blocking, with the same attributes and methods.
 
     Coroutine methods wait for their results, asynchronous generators are iterators, asynchronous contexts are entered
     with ``with``, and the handles and streams that these return are blocking too.

@@ -54,7 +54,10 @@ class AsyncResponse:
 
 
 class Fetch:
-    """The response of :meth:`Request.fetch` as a context: ``async with`` in an asynchronous session, else ``with``."""
+    """A context manager that sends a request on entry and returns the response.
+
+    It is the result of :meth:`Request.fetch`: ``async with`` in an asynchronous session, else ``with``.
+    """
 
     def __init__(self, session: Session | AsyncSession, call: Call) -> None:
         self._session = session
@@ -78,7 +81,10 @@ class Fetch:
 
 
 class Request:
-    """A request: ``method``, ``path`` (already encoded), and ``params`` for the query string."""
+    """Describes an API request of the caller's own: its method, its path and its query parameters.
+
+    ``path`` is already encoded.
+    """
 
     def __init__(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> None:
         self.method = method.upper()

@@ -85,7 +85,7 @@ _AREAS = {
 
 
 class AsyncSession:
-    """The API for asyncio programs. Open it in the event loop that uses it.
+    """Gives asyncio programs access to all calls of the API. Open it in the event loop that uses it.
 
     Over a plain transport, :func:`ai.backend.client.plain_transport.run_plain` completes its coroutines instead.
     """
@@ -170,7 +170,7 @@ class AsyncSession:
 
 
 class Session(Blocking[AsyncSession]):
-    """The API for blocking programs, usable from several threads at once."""
+    """Gives blocking programs access to all calls of the API. Several threads may use it at once."""
 
     def __init__(self, *, config: APIConfig | None = None) -> None:
         super().__init__(Portal(), AsyncSession(config=config))

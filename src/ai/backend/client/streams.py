@@ -1,4 +1,7 @@
-"""Interactive streams over WebSocket: code execution and terminals (spec 03-08, client wire contract 2.2), programs."""
+"""Defines the WebSocket streams of a session: of code execution, of terminals and of programs.
+
+See spec 03-08 and client wire contract 2.2.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _INPUT_PIECE_BYTES = 64 * 1024
 
 
 class ExecuteStream(Remote):
-    """Streams the results of a run, decoded by :meth:`results` or, by iteration, as published WebSocket messages."""
+    """Receives the results of a run over a WebSocket, decoded by :meth:`results` or as messages by iteration.
+
+    The messages are those of the published client.
+    """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket

@@ -37,7 +37,10 @@ TicketSource = Callable[[], Awaitable["Ticket"]]
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Holds the storage proxy's URL for one file, and its token. A presigned URL needs no token."""
+    """Holds the URL and the token that permit one transfer of a file at a storage proxy.
+
+    A presigned URL needs no token.
+    """
 
     url: str
     token: str = ""
@@ -108,7 +111,7 @@ class _Retries:
 
 
 class Transfers:
-    """Uploads and downloads over one HTTP session."""
+    """Uploads and downloads files over one HTTP session, and continues transfers that broke off."""
 
     def __init__(self, http: aiohttp.ClientSession, *, verify: bool = True) -> None:
         self._http = http
@@ -230,7 +233,7 @@ class Transfers:
     async def download(
         self, path: str, target: Path, tickets: TicketSource, *, progress: Progress | None = None
     ) -> None:
-        """Fetches a file. ``target`` is replaced once the whole file has arrived.
+        """Downloads a file to ``target``, and replaces an existing ``target`` only after the whole file has arrived.
 
         A part is stored beside it and completed by the next call, if the file is still the same one.
 
@@ -284,7 +287,7 @@ class Transfers:
 
 
 class PartialDownload:
-    """Represents a partial download, hidden beside its target, with the version (ETag) of the file."""
+    """Represents a partial download: a hidden file beside its target, and the version (ETag) of the downloaded file."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -375,7 +378,7 @@ async def run_in_parallel(awaitables: Iterable[Awaitable[Any]], parallel: int) -
 
 
 def path_inside(base: Path, path: str) -> Path:
-    """Returns the local path of a file. The path is always inside of ``base``, whatever name a server sent."""
+    """Returns the local path below ``base`` for a downloaded file. Raises BackendClientError for a path outside."""
     path_parts = PurePosixPath(path).parts
     if ".." in path_parts or path.startswith("/") or "\0" in path:
         raise BackendClientError(f"{path!r} would be written outside of {base}")
@@ -385,7 +388,7 @@ def path_inside(base: Path, path: str) -> Path:
 def collect(
     files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None, recursive: bool
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Returns pairs of a path in the folder and a local file, and the directories to create in the folder."""
+    """Returns the files to upload as pairs of a path in the folder and a local file, and the directories to create."""
     base_folder = Path(basedir or Path.cwd())
     root = base_folder.resolve()
     local_by_path: dict[str, Path] = {}

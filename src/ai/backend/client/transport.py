@@ -1,5 +1,4 @@
-"""Defines the port between the API and the network, and the common parts of its adapters: endpoints, retries and
-errors.
+"""Defines the interface by which the SDK sends requests, and the failover and retries that its adapters share.
 
 Retries (an endpoint that fails is left for the next one):
 
@@ -31,7 +30,9 @@ _PAUSES_S = (0.1, 0.4, 0.0)
 
 
 class Transport(Remote, ABC):
-    """Connections to the endpoints of ``config``. Open it where it is used.
+    """Sends requests to the endpoints of ``config``. An adapter for each kind of program implements the connections.
+
+    Open it where it is used.
 
     The adapter on aiohttp serves asyncio programs and has streams; the plain one blocks the thread that uses it, and
     needs neither an event loop nor a large library.
@@ -58,7 +59,7 @@ class Transport(Remote, ABC):
 
     @abstractmethod
     async def pause(self, seconds: float) -> None:
-        """Waits between two requests."""
+        """Sleeps for a number of seconds between two requests."""
 
     @abstractmethod
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Any:
@@ -69,7 +70,7 @@ class Transport(Remote, ABC):
         """Reads a response to its end."""
 
     async def request(self, call: Call) -> Reply:
-        """Returns the whole answer to a call.
+        """Sends a request and returns the complete response.
 
         Raises:
             BackendAPIError: the server refused.
@@ -106,7 +107,7 @@ class Transport(Remote, ABC):
         raise EndpointUnreachable(f"no answer from {endpoint_names}: {last_error or 'timed out'}") from last_error
 
     def unreachable(self, error: Exception | None) -> EndpointUnreachable:
-        """Returns the exception for a connection that broke."""
+        """Returns an EndpointUnreachable error whose message has the reason for which a connection broke."""
         reason = str(error) or type(error).__name__
         return EndpointUnreachable(f"the connection to {self.config.endpoint_url} broke: {reason}")
 

@@ -84,7 +84,7 @@ class AppStream(Remote):
 
 
 class LocalPort(Remote):
-    """A local port whose connections are forwarded to a service of a session."""
+    """Listens on a local port, and forwards each connection to a service of a session."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[AppStream]], report: Report) -> None:
         self._connect = connect
@@ -94,7 +94,7 @@ class LocalPort(Remote):
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[LocalPort]:
-        """Listens while the block lasts; raises BackendClientError if the address cannot be listened on."""
+        """Accepts local connections while the block lasts. Raises BackendClientError if it cannot listen."""
         try:
             server = await asyncio.start_server(self._accept, host, port, limit=_PIECE_BYTES)
         except OSError as error:

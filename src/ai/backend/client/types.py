@@ -1,5 +1,7 @@
-"""Defines the value of an argument that was not given (spec 03-12:703), and the base of SDK objects that
-make requests."""
+"""Defines the value ``undefined`` of arguments that were not given, and the base class of SDK objects.
+
+``undefined`` is that of spec 03-12:703. The base class is for objects that make requests.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Final
 
 
 class Undefined(Enum):
-    """The type of :data:`undefined`."""
+    """The type of :data:`undefined`, the value of an argument that the caller did not give."""
 
     token = 0
 
@@ -18,4 +20,4 @@ undefined: Final = Undefined.token
 
 
 class Remote:
-    """Base of the objects of the SDK that make requests; blocking programs use each of them as a ``Blocking``."""
+    """Base class of the SDK's objects that make requests. Blocking programs use each such object as a ``Blocking``."""

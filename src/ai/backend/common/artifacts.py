@@ -15,7 +15,7 @@ class ArtifactType(StrEnum):
 
 
 class RegistryType(StrEnum):
-    """``reservoir`` is another installation of this platform; ``local`` has files that users upload."""
+    """The kind of an artifact registry. ``reservoir``: another installation. ``local``: files that users upload."""
 
     HUGGINGFACE = "huggingface"
     RESERVOIR = "reservoir"
@@ -23,7 +23,7 @@ class RegistryType(StrEnum):
 
 
 class RevisionStatus(StrEnum):
-    """The progress of a revision from the registry into this installation."""
+    """The status of an artifact's revision on its way from the registry into this installation."""
 
     SCANNED = "SCANNED"
     PULLING = "PULLING"

@@ -1,5 +1,7 @@
-"""The closed vocabularies of operations on accelerators of a Kubernetes cluster (spec 02); ``core.lifecycle`` has
-their transitions."""
+"""Defines the verbs, phases and other fixed words of operations on accelerators of a Kubernetes cluster (spec 02).
+
+``core.lifecycle`` has their transitions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from enum import StrEnum
 
 
 class OperationVerb(StrEnum):
-    """The operations on a device. ``diagnose`` only reads; every other one changes the device."""
+    """The kind of an operation on a device, such as attach, program or reset.
+
+    ``diagnose`` only reads; every other one changes the device.
+    """
 
     ATTACH = "Attach"
     DETACH = "Detach"
@@ -19,8 +24,11 @@ class OperationVerb(StrEnum):
 
 
 class OperationPhase(StrEnum):
-    """The phases of an operation. ``Verifying``: the executor has reported success, and the device does not show the
-    result yet. ``Cancelling``: the executor was told to stop and has not reported yet."""
+    """The phase of an operation on a device, from ``Pending`` to its end.
+
+    ``Verifying``: the executor has reported success, and the device does not show the result yet. ``Cancelling``: the
+    executor was told to stop and has not reported yet.
+    """
 
     PENDING = "Pending"
     QUEUED = "Queued"

@@ -58,7 +58,7 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySpec:
-    """On-device memory; sizes in bytes, bandwidth in GiB/s."""
+    """The memory of a device, such as its size, type and caches. Sizes are in bytes, bandwidth in GiB/s."""
 
     total_memory: int
     memory_type: str | None = None
@@ -109,7 +109,7 @@ class VariantProperty:
 
 
 class VariantMatchMode(StrEnum):
-    """The comparison of a device's value with a required value (BEP-1000)."""
+    """The way in which a device's value of a variant feature is compared with the required value (BEP-1000)."""
 
     EXACT = "exact"
     MINIMUM = "minimum"
@@ -197,7 +197,10 @@ class ComputeDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDisplay:
-    """How a user interface prints a slot's quantity (spec 03-06, ``formats``)."""
+    """Describes how a user interface prints a slot's quantity: name, unit, icon, number format (spec 03-06).
+
+    The specification calls it ``formats``.
+    """
 
     slot_name: SlotName
     slot_type: SlotType
@@ -229,7 +232,7 @@ class AllocationStrategy(StrEnum):
 
 
 class AffinityPolicy(StrEnum):
-    """The distribution of a request's devices over NUMA nodes."""
+    """The rule by which the devices of one request are spread over the NUMA nodes of a computer."""
 
     PREFER_SINGLE_NODE = "prefer-single-node"
     """All from one node if possible, else from as few as possible."""

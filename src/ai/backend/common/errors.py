@@ -58,7 +58,7 @@ class InternalError(BackendError, code="internal-error"): ...
 class InvalidInput(
     BackendError, code="invalid-api-params", title="The request has missing or invalid parameters.", blame=Blame.CALLER
 ):
-    """``data`` maps each offending field to what is wrong with it."""
+    """Raised for a request with missing or invalid parameters. ``data`` maps each invalid field to its problem."""
 
 
 class InvalidQuantity(InvalidInput, code="invalid-quantity", title="A resource quantity is malformed."): ...
@@ -96,7 +96,10 @@ class Forbidden(BackendError, code="forbidden", title="This operation is not all
 
 
 class ProofRequired(Forbidden, code="proof-required", title="Prove again that it is you."):
-    """The same call succeeds with a recent proof of who asks."""
+    """Raised for an operation that needs a recent proof of the user's password or one-time password.
+
+    The same call succeeds with such a proof.
+    """
 
 
 class AddressRefused(Forbidden, code="address-refused", title="A URL leads where the platform does not go."): ...
@@ -143,13 +146,13 @@ class Conflict(
 class SessionAlreadyExists(
     Conflict, code="session-already-exists", title="A live session with this name already exists."
 ):
-    """``data.existingSessionId`` is the id of the existing session."""
+    """Raised when a live session has the requested name. ``data.existingSessionId`` is the id of this session."""
 
 
 class TooManySessionsMatched(
     Conflict, code="too-many-sessions-matched", title="More than one session matches; use the full name or the id."
 ):
-    """``data.matches`` lists {id, name, status}."""
+    """Raised when a session reference matches several sessions. ``data.matches`` lists {id, name, status} of each."""
 
 
 class StaleVersion(
@@ -163,7 +166,7 @@ class FileAlreadyExists(
 
 
 class UploadOffsetMismatch(Conflict, code="upload-offset-mismatch", title="The upload goes on at another offset."):
-    """``data.offset`` is where the upload goes on."""
+    """Raised for an upload at a wrong offset of the file. ``data.offset`` is the offset where the upload continues."""
 
 
 class UploadIsBeingWritten(
@@ -194,11 +197,14 @@ class ArtifactDamaged(
     blame=Blame.CLUSTER,
     retryable=True,
 ):
-    """``data.files`` names some of the files in question."""
+    """Raised when the bytes of an artifact's files are not those that the source announced.
+
+    ``data.files`` names some of these files.
+    """
 
 
 class ArtifactIncomplete(Conflict, code="artifact-incomplete", title="Files of the artifact were not uploaded yet."):
-    """``data.missing`` names some of the files in question."""
+    """Raised when files of an artifact were not uploaded yet. ``data.missing`` names some of these files."""
 
 
 class StaleAttempt(Conflict, code="stale-attempt", title="A newer attempt at this is known."): ...
@@ -214,7 +220,10 @@ class StorageFull(LimitExceeded, code="storage-full", title="The disk has no roo
 
 
 class QuotaExceeded(LimitExceeded, code="quota-exceeded", title="The storage quota has no room for this."):
-    """``data`` has limit_bytes, used_bytes (with what uploads have reserved) and wanted_bytes."""
+    """Raised when a storage quota has no room for the data. ``data`` has the limit, the use and the wanted size.
+
+    The fields are limit_bytes, used_bytes (with what uploads have reserved) and wanted_bytes.
+    """
 
 
 class ResourceError(BackendError, code="resource-error", title="The resources cannot be had.", blame=Blame.CLUSTER): ...
@@ -283,7 +292,7 @@ class BucketNotFound(PeerRefused, code="bucket-not-found", title="The object sto
 class NotSupported(
     BackendError, code="not-supported", title="This server does not offer that operation.", blame=Blame.CALLER
 ):
-    """The server or its configuration does not offer the requested operation."""
+    """Raised when the server or its configuration does not offer the requested operation."""
 
 
 class Unavailable(
@@ -327,7 +336,7 @@ def waiting_time(delay: object) -> float:
 class CreationDeferred(
     BackendError, code="creation-deferred", title="The creation must wait.", blame=Blame.CLUSTER, retryable=True
 ):
-    """``data.retry_after`` is in seconds."""
+    """Raised when a creation must wait and be tried again after ``data.retry_after`` seconds."""
 
     def __init__(self, message: str = "", *, retry_after: float = 1.0, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message, data={"retry_after": waiting_time(retry_after), **(data or {})})
@@ -338,7 +347,7 @@ class CreationDeferred(
 
 
 def _classes_by_code(cls: type[BackendError]) -> dict[str, type[BackendError]]:
-    """Maps codes to an error class and its subclasses. Classes that inherit their code are left out."""
+    """Returns the error class and its subclasses by their error codes, for classes that set a code of their own."""
     classes_by_code = {cls.code: cls} if "code" in vars(cls) else {}
     for subclass in cls.__subclasses__():
         classes_by_code |= _classes_by_code(subclass)

@@ -13,7 +13,7 @@ from ai.backend.common.ids import FolderId
 
 
 class FolderPermission(StrEnum):
-    """The permission on a folder; ``rw`` and ``wd`` (write and delete) do not differ (spec 03-07)."""
+    """The permission of a user on a virtual folder; ``rw`` and ``wd`` (write and delete) do not differ (spec 03-07)."""
 
     READ_ONLY = "ro"
     READ_WRITE = "rw"
@@ -36,7 +36,10 @@ class FolderOwnership(StrEnum):
 
 
 class FolderStatus(StrEnum):
-    """``performing`` is being created, ``cloning`` is being filled from another folder."""
+    """The status of a virtual folder: being created or filled, ready, failed, in the trash, or deleted.
+
+    ``performing`` is being created, ``cloning`` is being filled from another folder.
+    """
 
     READY = "ready"
     PERFORMING = "performing"
@@ -96,7 +99,7 @@ class FolderKey:
 
     @property
     def vfid(self) -> str:
-        """Returns ``<quota scope>/<32 hex digits>``."""
+        """Returns the folder's address without its volume, as ``<quota scope>/<32 hex digits of the folder id>``."""
         return f"{self.quota_scope}/{self.folder_id.hex}"
 
 

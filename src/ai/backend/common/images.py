@@ -124,9 +124,9 @@ def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def label_problem(labels: Mapping[str, str]) -> str | None:
-    """Returns why sessions cannot use an image with these labels.
+    """Returns the reason for which sessions cannot use an image with these labels, or None if they can.
 
-    Returns None if sessions can use the image. A missing label is no problem.
+    A missing label is no problem.
     """
     kernelspec = labels.get("ai.backend.kernelspec", KERNELSPEC_VERSION)
     if kernelspec != KERNELSPEC_VERSION:

@@ -8,8 +8,9 @@ _DISTRIBUTIONS = ("backendai", "backendai-slim")
 
 
 def release_version() -> str:
-    """Returns the version of the installed distribution that contains these files. It is the whole platform, or the
-    distribution with the requirements of one part.
+    """Returns the version of the installed distribution that contains this program.
+
+    It is the distribution of the whole platform, or the one with the requirements of one part.
 
     Raises PackageNotFoundError where neither is installed.
     """

@@ -53,8 +53,10 @@ INTRINSIC_SERVICES = (
 
 
 def parse_declarations(text: str) -> tuple[ServicePort, ...]:
-    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``. Raises InvalidInput, also for reserved ports and
-    duplicates."""
+    """Parses the service ports that an image declares as ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
+
+    Raises InvalidInput, also for reserved ports and duplicates.
+    """
     if len(text) > _MAX_TEXT_LENGTH:
         raise InvalidInput(f"service ports are longer than {_MAX_TEXT_LENGTH} characters")
     services: list[ServicePort] = []
@@ -88,7 +90,10 @@ def _check_services(ports: Sequence[ServicePort]) -> None:
 
 
 def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
-    """Returns the services that an image declares. Services of endpoints are marked. Raises InvalidInput."""
+    """Returns the services that the labels of an image declare. Raises InvalidInput for invalid labels.
+
+    Services of endpoints are marked.
+    """
     services = parse_declarations(labels.get(PORTS_LABEL, ""))
     endpoint_names = {
         name for name in (name_text.strip() for name_text in labels.get(ENDPOINTS_LABEL, "").split(",")) if name
@@ -102,8 +107,10 @@ def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
 def kernel_services(
     labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC_SERVICES
 ) -> tuple[ServicePort, ...]:
-    """Returns the image's services, the user's preopened ports, and the platform's own services. Raises
-    InvalidInput."""
+    """Returns all services of a kernel: the image's, the user's preopened ports, and the platform's own.
+
+    Raises InvalidInput for invalid labels, or if a preopened port is taken.
+    """
     services = [*declared_services(labels)]
     taken_ports = {number for service in services for number in service.ports} | RESERVED_PORTS
     for port in preopen:

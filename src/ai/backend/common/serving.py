@@ -7,8 +7,11 @@ from enum import StrEnum
 
 
 class EndpointStatus(StrEnum):
-    """``idle``: no replica is wanted now, and the next request starts one. ``degraded``: fewer replicas are ready than
-    are wanted. ``unhealthy``: none is, though some were."""
+    """The status of an endpoint of a model service, which says how many of its wanted replicas are ready.
+
+    ``idle``: no replica is wanted now, and the next request starts one. ``degraded``: fewer replicas are ready than are
+    wanted. ``unhealthy``: none is, though some were.
+    """
 
     PROVISIONING = "provisioning"
     HEALTHY = "healthy"
@@ -20,7 +23,10 @@ class EndpointStatus(StrEnum):
 
 
 class ServedRevisionStatus(StrEnum):
-    """``pending``: waits for an earlier roll-out. ``retired``: may be rolled out again."""
+    """The status of an endpoint's revision during its roll-out, its use, and its replacement.
+
+    ``pending``: waits for an earlier roll-out. ``retired``: may be rolled out again.
+    """
 
     PENDING = "pending"
     ROLLING_OUT = "rolling-out"
@@ -32,8 +38,11 @@ class ServedRevisionStatus(StrEnum):
 
 
 class ReplicaStatus(StrEnum):
-    """``provisioning``: its session is not running yet. ``warming``: probed, without requests. ``draining``: gets no
-    new requests, while those that it has may end. ``terminating``: its session is being ended."""
+    """The status of a replica of an endpoint, from the creation of its session to the session's end.
+
+    ``provisioning``: its session is not running yet. ``warming``: probed, without requests. ``draining``: gets no new
+    requests, while those that it has may end. ``terminating``: its session is being ended.
+    """
 
     PROVISIONING = "provisioning"
     WARMING = "warming"
@@ -45,7 +54,7 @@ class ReplicaStatus(StrEnum):
 
 
 class ServingReason(StrEnum):
-    """Why an endpoint, revision or replica is in its status."""
+    """The reason for the present status of an endpoint, of its revision or of its replica."""
 
     CREATED = "created"
     SESSION_STARTED = "session-started"

@@ -92,7 +92,7 @@ def check_skew(date: datetime, *, now: datetime) -> None:
 
 
 def media_type(content_type: str | None) -> str:
-    """Returns the part of a ``Content-Type`` header that is signed."""
+    """Returns the media type in a ``Content-Type`` header, which is the part that the signature covers."""
     return (content_type or DEFAULT_CONTENT_TYPE).partition(";")[0].strip().lower()
 
 

@@ -82,14 +82,19 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
 
 
 def _fits_exactly(number: Decimal) -> bool:
-    """Returns True for at most 20 digits before and 6 after the point: sums of a hundred such numbers are never
-    rounded."""
+    """Returns True if a number has at most 20 digits before the point and at most 6 after it.
+
+    Sums of a hundred such numbers are never rounded.
+    """
     exponent = number.as_tuple().exponent
     return number.adjusted() < 20 and isinstance(exponent, int) and exponent >= -6
 
 
 def format_quantity(value: Decimal) -> str:
-    """Formats a quantity without exponent or trailing zeros; sizes are plain bytes, the infinite is ``Infinity``."""
+    """Formats a quantity as text without exponent or trailing zeros. The infinite quantity is ``Infinity``.
+
+    Sizes are in plain bytes.
+    """
     if value.is_infinite():
         return "Infinity" if value > 0 else "-Infinity"
     quantity_text = f"{value:f}"
@@ -199,7 +204,7 @@ class ResourceSlot(Mapping[str, Decimal]):
         return other < self
 
     def shortage(self, available: ResourceSlot) -> ResourceSlot:
-        """Returns by slot the amount that ``available`` lacks for this request.
+        """Returns for each slot of this request the amount by which the request exceeds ``available``.
 
         The result is empty if the request fits.
         """

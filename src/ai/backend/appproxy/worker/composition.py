@@ -71,14 +71,14 @@ class Worker:
         self._is_serving = False
 
     async def _readiness(self) -> Mapping[str, bool]:
-        """Returns whether the frontend can serve, by the check's name.
+        """Returns the result of the readiness check ``frontend``: True if the worker serves its circuits.
 
         A worker without a coordinator still serves, and stays in a load balancer.
         """
         return {"frontend": self._is_serving}
 
     async def start(self) -> None:
-        """Serves the circuits of the last run, and connects to the coordinator.
+        """Starts the data plane with the stored circuits, serves the worker's API, and connects to the coordinator.
 
         Raises InvalidInput if the addresses of the settings cannot be used.
         """
@@ -106,7 +106,7 @@ class Worker:
 
 
 def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metrics | None = None) -> DataPlane:
-    """Returns the data plane that the settings name.
+    """Makes the data plane that the settings select: embedded, HAProxy or Traefik.
 
     Its certificate's expiry is added to ``metrics``. Raises InvalidInput if a certificate cannot be used.
     """

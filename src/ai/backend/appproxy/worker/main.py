@@ -60,7 +60,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
 
 
 async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
-    """Runs a worker until ``stop`` is set. Raises InvalidInput: an address or a certificate cannot be used."""
+    """Runs a worker until ``stop`` is set. Raises InvalidInput if an address or a certificate cannot be used."""
     with PidFile(settings.proxy_worker.pid_file):
         worker = Worker(settings)
         try:

@@ -1,5 +1,7 @@
-"""Metrics of the data plane, ``backendai_appproxy_*``, and of requests to models, ``gen_ai_*``. No label has an
-address, a user, a token, a model or a circuit."""
+"""Defines the metrics of a worker: ``backendai_appproxy_*`` for its circuits, and ``gen_ai_*`` for models.
+
+No label contains an address, a user, a token, a model or a circuit.
+"""
 
 from __future__ import annotations
 

@@ -17,14 +17,20 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class Dialer(Protocol):
-    """Connects protocols to routes of circuits."""
+    """Opens connections to the routes of circuits."""
 
     async def dial(self, factory: Callable[[], P], route: RouteInfo, *, timeout_s: float) -> P:
-        """Connects to a route. Raises Unavailable, or AddressRefused for an address that no session has."""
+        """Connects to a route, and returns the connection's protocol. Raises Unavailable, or AddressRefused.
+
+        An address that no session has is refused.
+        """
 
 
 class RouteDialer:
-    """Connects only to the addresses in the coordinator's table. ``identity`` is presented to gateways."""
+    """Opens connections to routes, and only to the addresses that the coordinator has sent.
+
+    ``identity`` is the key and certificate that the worker presents to service gateways.
+    """
 
     def __init__(self) -> None:
         self.identity: TlsIdentity | None = None

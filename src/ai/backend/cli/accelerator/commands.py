@@ -100,7 +100,7 @@ def check(
 
 
 def _show_progress(check_number: int, check_name: str, *, total: int) -> None:
-    """Rewrites the line of standard error that names the check under way; erases it without a name."""
+    """Shows the running check in one line of standard error. An empty ``check_name`` erases the line."""
     progress_line = f"{check_number}/{total} {check_name.replace('_', ' ')}" if check_name else ""
     click.echo(f"\r\x1b[K{progress_line}", nl=False, err=True)
 

@@ -44,7 +44,7 @@ def _add_branch(tree: Tree, branch: Branch) -> None:
 
 
 def _bridge_labels(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
-    """Returns the PCIe root and, if there is one, the switch above a device."""
+    """Returns the labels of the PCIe root and, if there is one, of the PCIe switch to which a device is connected."""
     pci_function = pci_at(sysfs, device.hw_location.partition("/")[0])
     if pci_function is None or not pci_function.bridges:
         return ()
@@ -55,7 +55,7 @@ def _bridge_labels(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
 
 
 def _labels_by_links(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, ...]]:
-    """Returns the labels of PCIe root and switch for each device id, as the links between devices imply."""
+    """Returns the labels of each device's PCIe root and PCIe switch, derived from the links between the devices."""
     switch_leaders = _group_leaders(devices, {LinkKind.PCIE_SWITCH})
     root_leaders = _group_leaders(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
     labels_by_device: dict[str, tuple[str, ...]] = {}

@@ -76,8 +76,10 @@ def _offered_amounts(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics_of_device(agent: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the newest metrics of a device of a parsed agent. Of two plugins' devices with one id, those whose key
-    begins with the name of the plugin are the device's."""
+    """Returns the newest metrics of one device of an agent, by metric name.
+
+    Of two plugins' devices with one id, those metrics whose key begins with the name of the plugin are the device's.
+    """
     device_id = str(device["device_id"])
     is_unique_id = sum(str(other_device["device_id"]) == device_id for other_device in agent.get("devices") or ()) == 1
     return {
@@ -100,7 +102,10 @@ def _count_devices(devices: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
-    """Returns how the agent joins networks over several agents (``10.0.3.17:4789, plain only: ...``)."""
+    """Returns as text the address and encryption that an agent offers for session networks over several agents.
+
+    An example is ``10.0.3.17:4789, plain only: ...``.
+    """
     if overlay is None:
         return "not reported"
     if overlay.get("why_not"):
@@ -110,7 +115,10 @@ def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
 
 
 def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str, Any]:
-    """Returns a parsed agent with its slots, plugins, devices and the enforcement of its limits in words."""
+    """Returns an agent for printing, with its slots, plugins, devices and enforced limits as readable text.
+
+    The agent is one that :func:`read_agent` returned.
+    """
     enforcement: Mapping[str, str] = agent.get("enforcement") or {}
     plugins: Mapping[str, Any] = agent.get("compute_plugins") or {}
     limits_by_level = {

@@ -103,7 +103,7 @@ async def shares(api: AsyncSession, resource_group: str) -> None:
 @resource.command("variants", cls=ListCommand)
 @click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
 def variants(resource_group: str | None) -> None:
-    """List what a session may require of its devices (--variant of `run` and `start`), with counts of such devices."""
+    """List the variants that a session may require (--variant of `run` and `start`), with counts of such devices."""
     empty_hint = "no device here states anything that a session could require"
     list_objects(
         lambda api: api.Resource.variant_properties(resource_group),
@@ -140,7 +140,7 @@ async def plugin_options(api: AsyncSession) -> None:
 
 
 def _describe_values(schema: dict[str, Any]) -> str:
-    """Returns in words what a JSON Schema allows: its values, else its types and bounds."""
+    """Returns as text the values that a JSON Schema permits: a list of values, or types and bounds."""
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "const" in schema:

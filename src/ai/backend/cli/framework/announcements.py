@@ -57,7 +57,7 @@ def show_announcement(message: str) -> None:
 
 
 def dismiss() -> bool:
-    """Hides the last announcement from now on; returns False if none was shown yet."""
+    """Hides the last announcement in later commands. Returns False if none was shown yet."""
     state = _read_state()
     if "hash" not in state:
         return False
@@ -66,13 +66,16 @@ def dismiss() -> bool:
 
 
 def shows_announcements(screen: Screen) -> bool:
-    """Returns whether a person would see an announcement."""
+    """True if announcements are printed: stderr is a terminal, and the command prints progress to people."""
     return not screen.is_quiet and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
 def fetching_announcement(config: APIConfig) -> Iterator[None]:
-    """Fetches the announcement during a command and shows it at the end; the command does not fail if this fails."""
+    """Fetches the announcement in a thread while the block runs, and prints it at the end of the block.
+
+    A failure of the request is ignored.
+    """
     messages: list[str] = []
     request_thread = threading.Thread(target=lambda: messages.extend(_fetch_announcement(config)), daemon=True)
     request_thread.start()

@@ -91,7 +91,7 @@ class CompletedType(_ParamType):
 
 
 def complete_names(params: Iterable[click.Parameter]) -> None:
-    """Lets the shell complete those of the parameters whose names say that they name objects."""
+    """Lets the shell complete parameters, such as SESSION, whose names stand for objects of the cluster."""
     for param in params:
         kinds_by_name = KINDS_BY_ARGUMENT if isinstance(param, click.Argument) else KINDS_BY_OPTION
         kind = kinds_by_name.get(param.name or "")

@@ -40,7 +40,10 @@ def env_file_hint() -> str:
 
 
 def describe_api_error(error: BackendAPIError) -> str:
-    """Returns the server's message, with the remedy or the sessions that a reference may mean."""
+    """Returns the message for an error of the server, with a hint on what to do about the error.
+
+    For an ambiguous reference the hint lists the sessions that match.
+    """
     if error.status == 401:
         return f"{error}; {env_file_hint()}"
     if error.code == "proof-required":
@@ -151,7 +154,7 @@ def _run_in_loop(config: APIConfig, action: ApiAction[R]) -> R:
 
 
 async def run_in_event_loop(api: AsyncSession, action: ApiAction[R]) -> R:
-    """Returns the result of ``action``, which needs streams or several requests at once, in the event loop.
+    """Runs ``action`` in an event loop and returns its result. It is for streams and for several requests at once.
 
     Where the command has none, one runs for the time of the call, with an API session of its own.
     """

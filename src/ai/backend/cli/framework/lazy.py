@@ -47,7 +47,9 @@ class Entry:
 
 
 class LazyGroup(click.Group):
-    """A group over a table of :class:`Entry`, and of own commands, by default of class :class:`LeafCommand`.
+    """A click group whose commands are imported only when they run, from a table of :class:`Entry`.
+
+    The group may also have own commands, by default of class :class:`LeafCommand`.
 
     Its help lists the commands by section, if there are sections.
     """
@@ -101,7 +103,10 @@ def _set_output_mode(ctx: click.Context, _param: click.Parameter, value: str | N
 
 
 def output_option() -> click.Option:
-    """Returns ``--output``, which every command takes, before or after its name."""
+    """Returns the option ``--output``, by which every command prints text or JSON.
+
+    It may come before or after the name of the command.
+    """
     return click.Option(
         ["--output"],
         type=click.Choice([mode.value for mode in OutputMode]),
@@ -163,7 +168,7 @@ def _set_following(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 
 class ListCommand(LeafCommand):
-    """A command that prints a list; takes ``--wide`` and, if it asks the API, ``--follow`` too."""
+    """A click command that prints a list, with the options ``--wide`` and, if it asks the API, ``--follow``."""
 
     def __init__(self, *args: Any, can_follow: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -182,5 +187,5 @@ LazyGroup.command_class = LeafCommand
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:
-    """Returns the :class:`Screen` that prints the results of the running command."""
+    """Returns the :class:`Screen` of the running command, which prints the command's results."""
     return (ctx or click.get_current_context()).ensure_object(Screen)

@@ -27,12 +27,12 @@ Request = Callable[["AsyncSession"], Awaitable[T]]
 
 
 def given_options(**props: Any) -> dict[str, Any]:
-    """Returns the options whose value is not None."""
+    """Returns the command-line options that the user gave: those whose value is not None."""
     return {name: value for name, value in props.items() if value is not None}
 
 
 def required_changes(props: Mapping[str, Any], example_option: str) -> dict[str, Any]:
-    """Returns the options whose value is not None. Raises click.UsageError if there are none.
+    """Returns the options that the user gave. Raises click.UsageError if the user gave none.
 
     The message of the error names ``example_option``.
     """
@@ -43,7 +43,10 @@ def required_changes(props: Mapping[str, Any], example_option: str) -> dict[str,
 
 
 def parse_json_values(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Parses the values that are JSON in a string; other texts that begin like JSON stay."""
+    """Returns the mapping with each text that holds a JSON object or list replaced by the parsed value.
+
+    Other texts that begin like JSON stay.
+    """
     return {
         name: parse_if_json(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
         for name, value in document.items()
@@ -87,7 +90,7 @@ def show_object(load: Request[dict[str, Any] | None], missing_text: str) -> None
 def list_page(
     load: Request[PaginatedResult], columns: Sequence[Column], empty_hint: str, *, describe: Describe | None = None
 ) -> None:
-    """Prints a table of one page; in JSON mode with the number of all objects."""
+    """Prints one page of a list as a table. In JSON mode it prints the items and the number of all objects."""
     screen = screen_of()
 
     async def print_page(api: AsyncSession) -> None:
@@ -112,7 +115,10 @@ def print_reply(load: Request[T], describe: Callable[[T], str]) -> None:
 
 
 def change(request: Request[Any], document: Mapping[str, Any], result_text: str) -> None:
-    """Makes a change; prints ``document`` and a mapping that was returned in JSON mode, otherwise ``result_text``."""
+    """Runs a command that changes something: sends ``request``, then prints ``result_text`` or a JSON document.
+
+    The JSON document is ``document`` with the fields of the reply, if the reply is a mapping.
+    """
     screen = screen_of()
 
     async def send_change(api: AsyncSession) -> None:
@@ -157,7 +163,7 @@ async def follow_task(
 
 
 async def follow_to_end(api: AsyncSession, task_id: UUID | str, *, name: str) -> tuple[dict[str, str], str]:
-    """Waits for the end of a background task; returns the document and the text to print."""
+    """Waits for the end of a background task. Returns the result of the command as a JSON document and as text."""
     message = await follow_task(api, task_id, name=name)
     return {"task_id": str(task_id), "message": message}, message or "done"
 

@@ -84,7 +84,7 @@ class Screen:
 
     @property
     def is_quiet(self) -> bool:
-        """True if progress is discarded, so that it need not be prepared."""
+        """True if progress messages are not printed, so that callers need not prepare them."""
         return self.is_json
 
     @property
@@ -132,7 +132,7 @@ class Screen:
             print(escape_control_characters(text), file=sys.stderr, flush=True)
 
     def remind(self, text: str) -> None:
-        """Prints a message to stderr while the command waits, even if progress is muted."""
+        """Prints a reminder to stderr while a command waits, even if progress messages are muted."""
         Screen.inform(self, text)
 
     def print_table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
@@ -168,7 +168,7 @@ class Screen:
             self.render(make_label_value_table(fact_texts))
 
     def render(self, renderable: RenderableType) -> None:
-        """Prints a table, a tree or a panel."""
+        """Prints a table, a tree or a panel of the library rich to stdout."""
         from ai.backend.cli.framework.terminal import write
 
         write(renderable, sys.stdout, is_folded=not self.is_wide)
@@ -194,7 +194,7 @@ class Screen:
 
 
 class MutedScreen(Screen):
-    """Prints results and errors only."""
+    """A screen that prints results and errors, but no progress messages."""
 
     @property
     def is_quiet(self) -> bool:

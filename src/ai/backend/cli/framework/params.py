@@ -24,7 +24,7 @@ target_folder_option = click.option(
 
 
 def confirm(action: str, *, is_confirmed: bool) -> None:
-    """Asks whether to do something that cannot be undone, unless `-y` was used.
+    """Asks the user to confirm an action that cannot be undone. With ``is_confirmed`` (option `-y`) it does not ask.
 
     Raises:
         click.UsageError: there is nobody to ask.
@@ -44,7 +44,7 @@ def confirm(action: str, *, is_confirmed: bool) -> None:
 
 
 def options(*declarations: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Joins declarations of options and arguments, in the order of the help."""
+    """Returns a decorator that adds several options and arguments to a command, in the order of the help."""
 
     def declare(command: Any) -> Any:
         for declaration in reversed(declarations):
@@ -76,7 +76,7 @@ def json_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def negated_flag(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Declares a flag whose value is False if it is used, and True otherwise."""
+    """Declares an option without a value that sets its parameter to False. Without the option the value is True."""
     return click.option(*names, is_flag=True, callback=lambda _ctx, _param, value: not value, **settings)
 
 

@@ -1,4 +1,4 @@
-"""Asks for a password where the server demands a recent proof of who asks, and keeps the proof for later commands."""
+"""Gets a proof of the user's password when the server demands one, and stores the proof for later commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def _read_proofs() -> dict[str, dict[str, Any]]:
 
 
 def _write_proofs(proofs: dict[str, dict[str, Any]]) -> None:
-    """Writes the proofs to a file that nobody else reads; one that cannot be written is asked for again."""
+    """Writes the stored proofs to a file that only this user may read. Failures to write are ignored.
+
+    A proof that could not be written is asked for again.
+    """
     proofs_path = _proofs_path()
     with contextlib.suppress(OSError):
         proofs_path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +58,13 @@ def _write_proofs(proofs: dict[str, dict[str, Any]]) -> None:
 
 
 def recall_proof(config: APIConfig) -> None:
-    """Lets requests carry the proof of an earlier command, if it is still good."""
+    """Adds the proof that an earlier command stored for this keypair to later requests, unless it has expired."""
     if not config.is_anonymous and config.has_credentials:
         config.proof = str(_read_proofs().get(_proof_name(config), {}).get("proof", ""))
 
 
 def forget_proof(config: APIConfig) -> None:
-    """Forgets the proof of this keypair."""
+    """Deletes the stored proof of the configured keypair."""
     config.proof = ""
     proofs = _read_proofs()
     proofs.pop(_proof_name(config), None)
@@ -69,7 +72,10 @@ def forget_proof(config: APIConfig) -> None:
 
 
 async def prove(api: AsyncSession, *, otp: str = "") -> str:
-    """Asks for a password, or an empty one and a one-time password; returns until when the proof is good."""
+    """Asks the user for the password or a one-time password, and stores the proof that the server returns for it.
+
+    Returns the time at which the proof expires.
+    """
     import click
 
     password = ""
@@ -85,7 +91,9 @@ async def prove(api: AsyncSession, *, otp: str = "") -> str:
 
 
 async def run_with_proof(api: AsyncSession, action: Callable[[AsyncSession], Coroutine[Any, Any, R]]) -> R:
-    """Runs ``action``, and runs it again with a new proof if the server demands one and somebody is there to ask.
+    """Runs ``action``. If the server demands a proof, asks the user for the password and runs ``action`` again.
+
+    Without a person to ask, the refusal is raised.
 
     The refused request has changed nothing. Returns the result of ``action``.
     """
@@ -101,5 +109,5 @@ async def run_with_proof(api: AsyncSession, action: Callable[[AsyncSession], Cor
 
 
 def is_somebody_there() -> bool:
-    """Returns whether a person can be asked."""
+    """True if standard input is a terminal, so that a person can answer a question."""
     return sys.stdin.isatty()

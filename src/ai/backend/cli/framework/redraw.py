@@ -1,4 +1,4 @@
-"""`--follow`: prints the output of a command again and again, on a terminal always at the same place."""
+"""Implements `--follow`: runs a command again and again, and redraws its output in the same place of a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLEAR, _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[
 
 
 class _FrameBuffer(io.StringIO):
-    """Collects one output; reports itself as a terminal if the real output is one."""
+    """Collects the output of one run of a command as text. It acts as a terminal if the real output is one."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()

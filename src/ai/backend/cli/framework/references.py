@@ -15,12 +15,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def is_short_id(reference: str) -> bool:
-    """Returns whether a text may be the beginning of a UUID: four hexadecimal digits or more, and not all of them."""
+    """True if a text may be the beginning of a UUID: at least four hexadecimal digits, and not a whole UUID."""
     return re.fullmatch(_SHORT_ID_PATTERN, reference) is not None
 
 
 def find_id(reference: str, rows: Rows, *, kind: str, name_key: str = "name") -> str:
-    """Returns the one id that begins with ``reference``, or ``reference`` if it is a name or matches nothing.
+    """Returns the id of the object that ``reference`` means, where ``reference`` is a name, an id or its beginning.
+
+    ``reference`` itself is returned if it is a name or matches nothing.
 
     Raises click.ClickException if several ids begin with it; the message names them.
     """

@@ -34,7 +34,10 @@ _STYLES_BY_TEXT = {
 
 
 def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True) -> None:
-    """Prints to a stream without trailing blanks, with colours on a terminal; lines fit it if ``is_folded``."""
+    """Prints a table, tree or other rich object to a stream, in colours on a terminal, without trailing blanks.
+
+    Lines fit the terminal if ``is_folded``.
+    """
     is_terminal = stream.isatty()
     console = Console(
         file=stream,
@@ -54,12 +57,12 @@ def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True)
 
 
 def _needs_more_room(renderable: RenderableType, width: int) -> bool:
-    """Returns whether folding would leave columns too narrow to read."""
+    """True if a table has so many columns that they would be too narrow to read at this width."""
     return isinstance(renderable, Table) and width < _NARROWEST_COLUMN_WIDTH * len(renderable.columns)
 
 
 def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO) -> list[int]:
-    """Returns the indices of the columns to show: all but those that are roomy and find no room in a line."""
+    """Returns the indices of the table columns to print. Roomy columns are left out if the terminal is too narrow."""
     free_width = Console(file=stream).width if stream.isatty() else _UNBOUNDED_WIDTH
     widths = [
         _COLUMN_GAP + max(cell_len(text) for text in [column.heading, *(row[index] for row in rows)])
@@ -94,7 +97,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Tabl
 
 
 def make_label_value_table(pairs: Iterable[tuple[str, str]]) -> Table:
-    """Returns the facts of one object, each with its name in front."""
+    """Returns a table with two columns: the names of an object's facts, and their texts."""
     table = Table.grid(TableColumn(no_wrap=True, style="bold"), TableColumn(overflow="fold"), padding=(0, 2, 0, 0))
     for name, fact_text in pairs:
         table.add_row(Text(escape_control_characters(name)), Text(escape_control_characters(fact_text)))
@@ -109,7 +112,7 @@ def make_panel(title: str, text: str) -> Panel:
 
 
 def make_error(program: str, message: str) -> Text:
-    """Returns an error with the name of the program in front."""
+    """Returns an error message for printing, with the name of the program in front."""
     return Text.assemble((f"{program}: ", "bold red"), escape_control_characters(message))
 
 

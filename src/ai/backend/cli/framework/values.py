@@ -43,7 +43,7 @@ def keep_colours(text: str) -> str:
 
 
 def format_cell(value: Any) -> str:
-    """Returns any value as one harmless line."""
+    """Formats any value as text in one line, without control characters."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
@@ -106,14 +106,20 @@ def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAY
 
 
 def unit_suffix(slot: str, displays: SlotDisplays) -> str:
-    """Returns a blank and the unit of a slot, or an empty text where the amount contains its unit (``256m``)."""
+    """Returns the unit of a slot with a blank in front, to be put behind an amount.
+
+    It is an empty text where the amount contains its unit (``256m``).
+    """
     display = displays.get(slot, {})
     unit = "" if (display.get("number_format") or {}).get("binary") else display.get("display_unit")
     return f" {format_cell(unit)}" if unit else ""
 
 
 def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO_DISPLAYS) -> str:
-    """Returns ``cpu=1, mem=256m, mock.device=1``; with displays ``cpu=1 Core, mem=256m, mock.shares=0.50 Share``."""
+    """Formats amounts of slots as one text, such as ``cpu=1, mem=256m, mock.device=1``.
+
+    With displays it is ``cpu=1 Core, mem=256m, mock.shares=0.50 Share``.
+    """
     return ", ".join(
         f"{slot}={readable_amount(slot, amount, displays)}{unit_suffix(slot, displays)}"
         for slot, amount in (slots or {}).items()
@@ -121,7 +127,10 @@ def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO
 
 
 def readable_metric(metric: Mapping[str, Any] | None) -> str:
-    """Returns the current value of a metric with its unit. ``unit`` goes before ``unit_hint``, which may be wrong."""
+    """Formats the current value of a metric with its unit.
+
+    ``unit`` goes before ``unit_hint``, which may be wrong.
+    """
     if metric is None:
         return "-"
     unit = str(metric.get("unit") or metric.get("unit_hint") or "count")

@@ -38,7 +38,7 @@ def _describe_image(image: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_presence(image: Mapping[str, Any]) -> str:
-    """Returns whether agents have an image; superadmins see on how many."""
+    """Returns "yes" or "no" for whether agents have an image, or for superadmins the number of such agents."""
     installed_agents = image["installed_agents"]
     return ("yes" if image["installed"] else "no") if installed_agents is None else f"on {len(installed_agents)}"
 

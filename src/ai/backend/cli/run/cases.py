@@ -23,7 +23,7 @@ _INTERPRETERS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A combination of range values, and the texts with these values in them."""
+    """Holds one combination of range values of `backend.ai run`, and the texts into which the values were put."""
 
     values: Mapping[str, str]
     env: Mapping[str, str]
@@ -78,7 +78,7 @@ class Plan:
 
 
 def program_command(file_names: Sequence[str]) -> str | None:
-    """Returns the command that runs the first of these files (spec 03-11:397).
+    """Returns the command that runs the first of the uploaded files, such as a Python program (spec 03-11:397).
 
     Returns None where the image says what runs: one of them is called ``main``, or the first is in no language that an
     interpreter runs.

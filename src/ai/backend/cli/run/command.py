@@ -43,7 +43,10 @@ def _parse_path(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def _base_folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
-    """Returns what FILES are relative to: by default the working directory, or the folder of a file outside of it."""
+    """Returns the folder to which the paths of the uploaded FILES are relative.
+
+    It is by default the working directory, or the folder of a file outside of it.
+    """
     from pathlib import Path
 
     folder = Path.cwd() if basedir is None else basedir.resolve()
@@ -53,7 +56,7 @@ def _base_folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
 
 
 class RunCommand(LeafCommand):
-    """The command `run`. The error for an unknown option after a program names the command that passes it on."""
+    """The click class of the command `run`, which explains how to pass an unknown option on to the user's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         original_arguments = tuple(args)  # the parser empties its list

@@ -84,7 +84,7 @@ class ParallelCaseRun(CaseRun):
         return self._interrupts > 0
 
     def interrupt(self) -> None:
-        """Interrupts the program of this case; the second call ends the case."""
+        """Interrupts the user's program at the first call, and ends the case at the second call."""
         self._interrupts += 1
         session = self._outcome.session
         if self._interrupts == 1 and self._is_executing and session is not None:

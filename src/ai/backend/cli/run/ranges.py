@@ -19,7 +19,7 @@ _REFERENCE_PATTERN = r"\$(?:(\w+)|\{(\w+)\})"
 
 
 class RangeError(ValueError):
-    """An expression is malformed; the message says how to write it."""
+    """Raised for a malformed range expression of `run`. The message says how to write such an expression."""
 
 
 @dataclass(frozen=True, slots=True)

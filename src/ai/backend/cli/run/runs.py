@@ -31,7 +31,10 @@ ERROR_SCREEN = Screen(OutputMode.CONSOLE)
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a case; ``exit_code`` is that of the command if it is the only case."""
+    """Holds the result of one case of `run`: status, exit code, console output, files and error.
+
+    ``exit_code`` is that of the command if it is the only case.
+    """
 
     case: Case
     session: AsyncComputeSession | None = None
@@ -106,7 +109,7 @@ class CaseRun:
         self._is_executing = False
 
     async def run(self) -> Outcome:
-        """Runs the case and returns its outcome, which also reports failures of the platform: none is raised.
+        """Runs the case and returns its outcome. Failures of the platform are in the outcome and are not raised.
 
         The first signal interrupts the user's code, the second one ends the command.
         """
@@ -241,7 +244,7 @@ class CaseRun:
             self._screen.inform(f"{self._label}  used        {describe_stats(outcome.stats)}")
 
     async def _clean_up(self) -> None:
-        """Ends the session with --rm, also one whose creation was interrupted."""
+        """Ends the session of the case if `--rm` was given, even if the creation of the session was interrupted."""
         if not self._plan.remove or self._plan.enqueue_only:
             return
         session = self._outcome.session or self._api.ComputeSession(self._name, self._plan.creation["owner_access_key"])

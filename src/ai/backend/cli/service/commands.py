@@ -226,13 +226,16 @@ async def info(api: AsyncSession, name: str) -> None:
 
 
 def _device_facts(detail: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns what the devices of each replica must be; earlier servers do not say it."""
+    """Returns the variants and device requests of a service for printing, each with a heading.
+
+    Earlier servers do not report them.
+    """
     names_by_heading = {"variants": "variant_requirements", "device requests": "device_requests"}
     return [(heading, "; ".join(detail[name])) for heading, name in names_by_heading.items() if detail.get(name)]
 
 
 def _format_rate(tokens_per_s: float | None) -> str:
-    """Returns a rate of tokens as text; earlier servers name none."""
+    """Formats a rate of tokens per second as text, or as a dash if the server reports no rate."""
     return "-" if tokens_per_s is None else f"{tokens_per_s:g} in this hour and the one before"
 
 
@@ -377,7 +380,7 @@ async def downscale_route(api: AsyncSession, name: str, replica: UUID) -> Outcom
 
 
 async def _wait_for_service(api: AsyncSession, service_handle: AsyncService, max_wait: float) -> int:
-    """Waits until a replica is ready; prints why it is not yet."""
+    """Waits until a service has a ready replica, and prints the reasons while it has none. Returns the exit code."""
     screen, pause_s, printed_text = screen_of(), _FIRST_POLL_S, ""
     deadline = time.monotonic() + max_wait
     while True:

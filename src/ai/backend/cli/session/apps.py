@@ -172,12 +172,15 @@ async def _open_browser(
 
 
 def _can_open_browser() -> bool:
-    """Returns whether a window can be opened here; a browser in the terminal would take it over."""
+    """True if a browser can be opened in a window: there is a display, or the environment names a browser.
+
+    A browser in the terminal would take it over.
+    """
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")) or sys.platform == "darwin"
 
 
 def _page_of(service: dict[str, Any]) -> str:
-    """Returns the path of the first page of a service, with its query."""
+    """Returns the path and query of the web page that a service shows first."""
     url = _service_url(service, "app", 1)
     url_parts = urlsplit(url) if url is not None else None
     if url_parts is None or not url_parts.path.startswith("/"):

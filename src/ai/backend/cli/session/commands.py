@@ -34,7 +34,9 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 
 
 async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
-    """Returns the session with a name or id, or a beginning of either. An ended one is found by a beginning of its id.
+    """Returns the session that has a name or id, or whose name or id begins with the given text.
+
+    A session that has ended is found by a beginning of its id only.
 
     Raises click.ClickException if several sessions that have ended have such ids.
     """
@@ -117,7 +119,7 @@ async def _for_each_session(
     past_verb: str,
     action: Callable[[AsyncComputeSession], Awaitable[Any]],
 ) -> int:
-    """Applies ``action`` to several sessions at once; prints failures, and returns the exit code 1 for any."""
+    """Applies ``action`` to several sessions at once, and prints failures. Returns 1 if any failed, else 0."""
     from ai.backend.client.exceptions import BackendAPIError, BackendError
 
     screen = screen_of()
@@ -182,7 +184,10 @@ async def rm(
 async def _cancel_array(
     api: AsyncSession, name: str, owner: str | None, *, forced: bool, error: BackendAPIError
 ) -> dict[str, Any]:
-    """Ends the array of a name that no session has; raises ``error`` if there is none either."""
+    """Ends the job array that has the given name. Raises the given ``error`` if there is no such array.
+
+    It is called for a name that no session has.
+    """
     from ai.backend.client.exceptions import BackendAPIError
 
     try:

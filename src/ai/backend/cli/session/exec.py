@@ -107,7 +107,10 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 async def _copy_input(stream: ProgramStream) -> None:
-    """Copies this command's input to the program, as the program reads it."""
+    """Sends the standard input of this command to the program in the session, until the input ends.
+
+    No more is read until the program has taken the data.
+    """
     loop = asyncio.get_running_loop()
     while True:
         data = await _read_input(loop)
@@ -118,7 +121,10 @@ async def _copy_input(stream: ProgramStream) -> None:
 
 
 async def _read_input(loop: asyncio.AbstractEventLoop) -> bytes:
-    """Reads standard input; empty at its end. A file or /dev/null cannot be waited for, and is read at once."""
+    """Returns the next bytes of standard input, or no bytes at its end.
+
+    A file or /dev/null cannot be waited for, and is read at once.
+    """
     try:
         fd = sys.stdin.fileno()
     except (OSError, ValueError):

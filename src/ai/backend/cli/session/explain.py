@@ -38,7 +38,7 @@ _MAX_NAMES = 5
 
 
 def verdict_line(explanation: Mapping[str, Any]) -> str:
-    """Returns the verdict in one line."""
+    """Formats the verdict of an explanation in one line: the session starts, waits or cannot start, and the reason."""
     message, verdict = str(explanation.get("message") or ""), explanation["verdict"]
     if verdict in ("now", "started", "ended"):
         return message
@@ -48,7 +48,10 @@ def verdict_line(explanation: Mapping[str, Any]) -> str:
 
 
 def explanation_facts(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, str]]:
-    """Yields the facts about a wait as headings and texts, without empty ones."""
+    """Yields the details of an explanation as pairs of heading and text, such as the place in the queue.
+
+    Empty ones are left out.
+    """
     if explanation.get("reason"):
         yield "Reason", str(explanation["reason"])
     if explanation.get("remedy"):
@@ -111,7 +114,7 @@ def _format_names(sessions: Mapping[str, Any]) -> str:
 
 
 async def print_explanation(api: AsyncSession, screen: Screen, explanation: Mapping[str, Any]) -> None:
-    """Prints an explanation: its verdict, and below what is known about it."""
+    """Prints an explanation of a session's wait: first its verdict, then its details."""
     if screen.is_json:
         screen.print_json(dict(explanation))
         return

@@ -30,7 +30,10 @@ def new_log_text(printed_log: str, log: str) -> str:
 
 
 def _format_log(log: str) -> str:
-    """Returns a log as it is printed: the session of somebody else must not control the reader's terminal."""
+    """Returns a session's log for printing. On a terminal, control characters are removed, but colours stay.
+
+    The session of somebody else must not control the reader's terminal.
+    """
     return keep_colours(log) if sys.stdout.isatty() else log
 
 

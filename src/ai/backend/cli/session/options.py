@@ -43,7 +43,7 @@ def random_name() -> str:
 
 
 def create_options_of(option_values: Mapping[str, Any]) -> CreateOptions:
-    """Returns the arguments of the SDK for the options of a command; a name is made up where none was given."""
+    """Converts the options of a command to the SDK's arguments for a new session, with a random name if it has none."""
     mounts: list[tuple[str, str, str]] = [*option_values.get("mounts", ())]
     create_options: dict[str, Any] = {
         **option_values,
@@ -56,8 +56,10 @@ def create_options_of(option_values: Mapping[str, Any]) -> CreateOptions:
 
 
 def creation_config_of(option_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the Creation Config Object of the options for resources, variables, mounts and devices, without those not
-    used; an empty claim, variant or device request is none."""
+    """Returns the Creation Config Object for the options of a command: resources, variables, mounts and devices.
+
+    Options that were not used are left out; an empty claim, variant or device request is none.
+    """
     create_options = create_options_of(option_values)
     config = {
         "resources": option_values["resources"],

@@ -31,7 +31,7 @@ _START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "co
 
 
 class SessionNotStarted(Exception):
-    """The session did not start: it ended, or the time to wait ran out (``is_timeout``)."""
+    """Raised when a session did not start: it ended, or it was not running in time (``is_timeout``)."""
 
     def __init__(self, message: str, *, is_timeout: bool = False) -> None:
         super().__init__(message)
@@ -164,7 +164,10 @@ def describe_history(history: Mapping[str, str | None]) -> str:
 
 
 def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
+    """Formats the devices of a session by kind, without cpu and memory: ``mock: Mock Device (id)``.
+
+    Several devices of a kind are separated by commas.
+    """
     devices_by_kind: dict[str, list[str]] = {}
     for container in containers:
         for kind, devices in (parse_if_json(container.get("attached_devices")) or {}).items():
@@ -177,7 +180,10 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
 
 
 def describe_usage(containers: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the newest metrics of each kernel, or its last ones: ``cpu_util 12%, mem 90m of 256m, mock_util 40%``."""
+    """Formats the newest metrics of each kernel, or the last ones of a kernel that has ended.
+
+    An example is ``cpu_util 12%, mem 90m of 256m, mock_util 40%``.
+    """
     texts_by_host = {
         format_cell(container.get("cluster_hostname") or "main"): describe_metrics(
             parse_if_json(container.get("live_stat")) or parse_if_json(container.get("last_stat")) or {}
@@ -193,7 +199,7 @@ def describe_usage(containers: Sequence[Mapping[str, Any]]) -> str:
 
 
 async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
-    """Prints to stderr how the session was started, where, and with what; updates its status."""
+    """Prints to stderr how, where and with which devices a session was started, and updates the session's status."""
     if screen.is_quiet:
         return
     try:

@@ -83,7 +83,7 @@ _NARROW_HEADINGS = {
 
 
 def columns_of(fields: Sequence[str], *, is_wide: bool, roomy_fields: Sequence[str] = ()) -> list[Column]:
-    """Returns the columns of these fields of sessions, those of ``roomy_fields`` only where there is room."""
+    """Returns the table columns for fields of sessions. Columns of ``roomy_fields`` are shown only if there is room."""
     headings = FIELDS if is_wide else {**FIELDS, **_NARROW_HEADINGS}
     return [Column(name, headings[name], _SHORTENERS.get(name), is_roomy=name in roomy_fields) for name in fields]
 
@@ -131,7 +131,7 @@ async def fetch_sessions(
 
 
 def describe_slot_fields(session: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
-    """Returns the fields of a session that hold amounts of slots, in human units."""
+    """Formats the slot amounts of a session (``occupying_slots``, ``resource_opts``) as readable text by field."""
     slots_by_field = {field: parse_if_json(session.get(field)) for field in ("occupying_slots", "resource_opts")}
     return {
         field: describe_slots(slots, displays) for field, slots in slots_by_field.items() if isinstance(slots, Mapping)
@@ -139,7 +139,10 @@ def describe_slot_fields(session: Mapping[str, Any], displays: SlotDisplays) -> 
 
 
 def _choose_fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
-    """Returns the fields of sessions to show; with ``--format``, at full width."""
+    """Returns the names of the session fields to print, as the options of the command say.
+
+    With ``--format``, the table has its full width.
+    """
     if format_:
         screen.is_wide = True
         return parse_format(format_)

@@ -96,7 +96,7 @@ def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None)
 
 
 def _leading_options(arguments: Sequence[str]) -> list[str]:
-    """Returns the options of ssh that come before a command."""
+    """Returns the arguments before the first word of the remote command: options of ssh with their values."""
     ssh_options: list[str] = []
     remaining_arguments = list(arguments)
     while remaining_arguments and remaining_arguments[0].startswith("-") and remaining_arguments[0] != "-":

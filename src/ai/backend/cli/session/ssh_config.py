@@ -31,7 +31,10 @@ def _folder() -> Path:
 
 
 def config_text(program: str) -> str:
-    """Returns the configuration. The tunnel authenticates the other end: host keys are not checked."""
+    """Returns the text of OpenSSH's configuration by which ``ssh SESSION.backend.ai`` reaches a session.
+
+    The tunnel authenticates the other end: host keys are not checked.
+    """
     return (
         f"Host *{DOMAIN}\n"
         f"    User {USER}\n"
@@ -88,7 +91,7 @@ def _write_private_file(path: Path, text: str) -> None:
 
 
 def _load_environment() -> None:
-    """Sets the variables that ``ssh-config --write`` has stored, unless this environment names a cluster itself."""
+    """Sets the environment variables that ``ssh-config --write`` has stored, unless BACKEND_ENDPOINT is set."""
     path = _folder() / "env.sh"
     if "BACKEND_ENDPOINT" in os.environ or not path.is_file():
         return

@@ -117,7 +117,7 @@ async def start_template(
 
 
 async def _print_bootstrap_log(api: AsyncSession, session: str) -> None:
-    """Prints the last lines that a new session has logged: a repository that could not be cloned is named there."""
+    """Prints the last log lines of a new session, which name a Git repository that could not be cloned."""
     lines = (await api.ComputeSession(session).get_logs()).splitlines()
     for line in lines[-_LOG_LINES:]:
         screen_of().inform(f"  {line}")

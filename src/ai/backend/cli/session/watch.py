@@ -78,7 +78,7 @@ async def watch(api: AsyncSession, session: str, max_wait: float, with_log: bool
 
 
 async def _print_statuses(api: AsyncSession, session: str, owner: str | None, *, with_log: bool) -> int:
-    """Prints the statuses of a session until it ends, and its log; returns the exit code of the command."""
+    """Prints each new status of a session until the session ends, and its log on request. Returns the exit code."""
     from ai.backend.cli.session.progress import FINAL_STATUSES
 
     screen = screen_of()

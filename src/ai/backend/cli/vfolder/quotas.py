@@ -25,7 +25,7 @@ _SCOPE_ARGUMENT = click.argument("scope")
 
 
 async def _scope_id(api: AsyncSession, scope: str) -> str:
-    """Returns ``user:EMAIL`` or ``project:NAME`` with the id in the place of the name.
+    """Returns a quota scope with the name or e-mail address replaced by its id, as ``user:<uuid>``.
 
     Raises click.ClickException if there is no such user or group, or it is neither.
     """

@@ -40,7 +40,10 @@ class AsyncAgent(Area):
         await self._admin.mutate("modify_agent", {"id": ("String!", agent_id)}, "ModifyAgentInput", props)
 
     async def device_options(self, agent_id: str, device_name: str) -> dict[str, Any]:
-        """Returns the operations of a plugin's devices for superadmins: ``actions``, ``profiles``, ``images``, ..."""
+        """Returns the operations that a plugin offers on its devices, for superadmins.
+
+        The keys are ``actions``, ``profiles``, ``images``, ...
+        """
         return await self._get(_operations_path(agent_id, device_name))
 
     async def operate_device(
@@ -54,9 +57,12 @@ class AsyncAgent(Area):
         *,
         start_over: bool = False,
     ) -> str:
-        """Applies an action to a device that is not in use, or cordons, taints or drains any device for the reason
-        ``argument``, at most for ``expires_after_s``; returns the id of the device, or of the resulting one.
-        ``start_over``: batch sessions of a drained device wait again instead of ending."""
+        """Applies an action to a device of an agent, such as cordon, taint, drain, or an operation of its plugin.
+
+        A device must not be in use, unless the action cordons, taints or drains it for the reason ``argument``, at most
+        for ``expires_after_s``. Returns the id of the device, or of the resulting one. ``start_over``: batch sessions
+        of a drained device wait again instead of ending.
+        """
         body: dict[str, Any] = {"action": action, "device_id": device_id, "argument": argument}
         if start_over:
             body["start_over"] = True

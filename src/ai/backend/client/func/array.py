@@ -58,8 +58,11 @@ class AsyncSessionArrays(Area):
         return AsyncSessionArray(self._transport, name, owner_access_key)
 
     async def create(self, image: str, indices: str, **options: Unpack[CreateOptions]) -> AsyncSessionArray:
-        """Enqueues a batch session for each of the ``indices``: ``1-1000``, ``0-99:5`` or ``1,3,7-9``, with ``%N`` for
-        N at a time. Options are those of a session; each element has its index as ``BACKENDAI_ARRAY_INDEX``."""
+        """Creates an array: one batch session for each number in ``indices``, such as ``1-1000`` or ``1,3,7-9``.
+
+        ``indices`` may also have a step, as ``0-99:5``, and end with ``%N`` for N at a time. Options are those of a
+        session; each element has its index as ``BACKENDAI_ARRAY_INDEX``.
+        """
         session = creation_call(self._transport.config, image, **options | {"type_": "batch"}).json
         if not (options.get("name") or options.get("client_token")):
             session["name"] = None

@@ -41,7 +41,7 @@ class AsyncArtifacts(Area):
     """
 
     async def _post_query(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a query by POST, which may be repeated."""
+        """Sends a request by POST that changes nothing, and that may be repeated. Returns the object in the answer."""
         return await self._send("POST", path, body, repeatable=True)
 
     async def _revisions(self, path: str, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -79,8 +79,10 @@ class AsyncArtifacts(Area):
         return await self._get(f"/artifacts/{encode_segment(artifact)}")
 
     async def change(self, artifact: str, *, viewers: Sequence[str] | None) -> dict[str, Any]:
-        """Sets who may use an artifact: ``everyone``, ``domain:NAME``, ``group:NAME``, ``user:EMAIL``; None: the
-        viewers of its registry, or nobody if the registry shows it only to some accounts."""
+        """Sets the users who may use an artifact: ``everyone``, ``domain:NAME``, ``group:NAME``, ``user:EMAIL``.
+
+        None stands for the viewers of its registry, or nobody if the registry shows it only to some accounts.
+        """
         return await self._change("PATCH", f"/artifacts/{encode_segment(artifact)}", {"viewers": viewers})
 
     async def delete(self, artifact: str) -> None:
@@ -101,8 +103,10 @@ class AsyncArtifacts(Area):
         return await self._revisions("/artifacts/import", {"revisions": [*refs], "delegate": delegate})
 
     async def fetch(self, registry: str, name: str, version: str | None = None) -> str:
-        """Looks for an artifact in a registry and imports it; returns the id of the background task. For users, where
-        a superadmin has allowed it for the registry."""
+        """Looks for an artifact in a registry and imports it. Returns the id of the background task.
+
+        It is for users, where a superadmin has allowed it for the registry.
+        """
         body = {"registry": registry, "name": name, **_without_nones(version=version)}
         return str((await self._change("POST", "/artifacts/fetch", body))["bgtask_id"])
 
@@ -214,7 +218,10 @@ class AsyncArtifacts(Area):
         return list((await self._get(f"/artifacts/revisions/{encode_segment(ref)}/files"))["files"])
 
     async def presign(self, ref: str, paths: Sequence[str] = ()) -> Sequence[dict[str, Any]]:
-        """Returns :meth:`files` with a ``url`` by which anybody can fetch each for a while; no paths mean all."""
+        """Returns files of an artifact's revision, each with a ``url`` by which anybody can fetch it for some time.
+
+        The result is that of :meth:`files` otherwise; no paths mean all.
+        """
         reply = await self._post_query(f"/artifacts/revisions/{encode_segment(ref)}/presign", {"paths": [*paths]})
         return list(reply["files"])
 
@@ -262,7 +269,7 @@ class AsyncArtifacts(Area):
     # ---- registries ----
 
     async def registries(self) -> Sequence[dict[str, Any]]:
-        """Lists the registries; for superadmins and monitors, as all of the following."""
+        """Lists the registries of artifacts, for superadmins and monitors. All methods that follow are for them too."""
         return list((await self._get_reply("/artifact-registries")).json())
 
     async def registry(self, name: str) -> dict[str, Any]:
@@ -342,7 +349,7 @@ class AsyncArtifacts(Area):
         return str(reply["bgtask_id"])
 
     async def storages(self) -> Sequence[dict[str, Any]]:
-        """Lists the storages that a stage of an import can use."""
+        """Lists the storages in which the stages of an import (download, verify, archive) can keep files."""
         return list((await self._get_reply("/artifact-storages")).json())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Area(Remote):
-    """Serves as the base of an area of the API, and sends its REST requests."""
+    """Base class of the areas of the API. It sends the REST requests of an area."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -42,7 +42,10 @@ class Area(Remote):
         return (await self._transport.request(call)).object()
 
     async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Sends a change that may be repeated. By a client token, the server recognizes repetitions."""
+        """Sends a REST request that changes something, and returns the object in the answer.
+
+        The request may be repeated: its client token lets the server recognize repetitions.
+        """
         json_body = dict(body) if body is not None else None
         call = Call(method=method, path=path, json=json_body, repeatable=True, token=new_token())
         return (await self._transport.request(call)).object()
@@ -54,8 +57,9 @@ class Area(Remote):
 
 
 class Objects(Area):
-    """Reads and changes objects by GraphQL. ``props`` are fields of the mutation's input, and other fields stay
-    unchanged.
+    """Base class that reads, creates, changes and deletes objects of one type by GraphQL.
+
+    ``props`` are fields of the mutation's input, and other fields stay unchanged.
 
     Attributes:
         noun: the name of the type in the mutations, and the root field of one object.
@@ -77,7 +81,7 @@ class Objects(Area):
         return await self._admin.mutate(f"{verb}_{self.noun}", arguments, input_type, props, result=result)
 
     async def update(self, ref: UUID | str, /, **props: Any) -> None:
-        """Changes the fields of an object that are in ``props``."""
+        """Changes the fields of an object to the values in ``props``."""
         await self._mutate("modify", ref, self.inputs[1], props)
 
     async def delete(self, ref: UUID | str) -> None:

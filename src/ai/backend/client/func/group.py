@@ -48,7 +48,7 @@ class AsyncGroup(Objects):
     async def from_name(
         self, name: str, *, domain_name: str | None = None, fields: Sequence[str] = GROUP_FIELDS
     ) -> Sequence[dict[str, Any]]:
-        """Lists the groups of that name, in one domain or in all that the caller sees."""
+        """Lists the groups that have a name, in one domain or in all domains that the caller sees."""
         arguments = {"name": ("String!", name), "domain_name": ("String", domain_name)}
         return tuple(await self._admin.select("groups_by_name", fields, **arguments))
 
@@ -67,7 +67,7 @@ class AsyncGroup(Objects):
         await self._change_members(gid, "add", users)
 
     async def remove_users(self, gid: UUID | str, users: Iterable[UUID | str]) -> None:
-        """Removes members, whose sessions go on."""
+        """Removes users from a group. Their sessions in the group go on."""
         await self._change_members(gid, "remove", users)
 
     async def add_admins(self, gid: UUID | str, users: Iterable[UUID | str]) -> None:

@@ -57,7 +57,10 @@ class AsyncServerLog(Area):
     """Lists errors that clients reported (``api_session.ServerLog``)."""
 
     async def list(self, mark_read: bool = False, page_size: int = 20, page_no: int = 1) -> dict[str, Any]:
-        """Returns ``logs``, newest first, and their ``count``; administrators see those of their domain."""
+        """Returns a page of the reported errors, newest first, as ``logs``, and the number of all errors as ``count``.
+
+        Administrators see those of their domain.
+        """
         return await self._get("/logs/error", mark_read=mark_read, page_size=page_size, page_no=page_no)
 
 

@@ -12,7 +12,7 @@ class AsyncResource(Area):
     """Reads resource slots, presets and usage (``api_session.Resource``)."""
 
     async def list_slots(self) -> dict[str, str]:
-        """Returns every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
+        """Returns every known slot with the type of its quantity: ``count``, ``bytes`` or ``unique``."""
         return await self._get("/config/resource-slots")
 
     async def slot_details(self) -> dict[str, dict[str, Any]]:
@@ -20,12 +20,15 @@ class AsyncResource(Area):
         return await self._get("/config/resource-slots/details")
 
     async def variant_properties(self, scaling_group: str | None = None) -> list[dict[str, Any]]:
-        """Lists the values for ``variant_requirements``, with the number of such ``devices`` in each resource group."""
+        """Lists the variant properties that sessions may require of their devices (``variant_requirements``).
+
+        Each has the number of such ``devices`` in each resource group.
+        """
         reply = await self._get("/resource/variant-properties", scaling_group=scaling_group or None)
         return list(reply.get("variant_properties", ()))
 
     async def plugin_options(self) -> dict[str, list[dict[str, Any]]]:
-        """Returns what sessions may say to accelerator plugins (``plugin_options``): JSON Schemas by plugin."""
+        """Returns by plugin the JSON Schemas of the options that sessions may give to it (``plugin_options``)."""
         return (await self._get("/resource/plugin-options")).get("plugin_options") or {}
 
     async def list_presets(self) -> dict[str, Any]:
@@ -36,8 +39,10 @@ class AsyncResource(Area):
         return await self._change("POST", "/resource/check-presets", body)
 
     async def queue(self, scaling_group: str, *, limit: int = 50, offset: int = 0) -> dict[str, Any]:
-        """Returns a page of the waiting sessions of a resource group that the caller sees, in the order of their turn,
-        with their true places."""
+        """Returns a page of the waiting sessions of a resource group, in the order in which they will be scheduled.
+
+        It has the sessions that the caller sees, with their places in the whole queue.
+        """
         return await self._get("/scheduling/queue", scaling_group=scaling_group, limit=limit, offset=offset)
 
     async def shares(self, scaling_group: str) -> dict[str, Any]:
@@ -45,7 +50,7 @@ class AsyncResource(Area):
         return await self._get("/scheduling/shares", scaling_group=scaling_group)
 
     async def fleet(self) -> dict[str, Any]:
-        """Returns all agents in a compact form; ``columns`` names what the entries of each row are."""
+        """Returns all agents in a compact form: a row for each agent, and the names of its values in ``columns``."""
         return await self._get("/resource/fleet")
 
     async def get_docker_registries(self) -> dict[str, Any]:
@@ -57,11 +62,14 @@ class AsyncResource(Area):
         return list((await self._get_reply("/config/vfolder-types")).json())
 
     async def recalculate_usage(self) -> dict[str, Any]:
-        """Recounts the slots that kernels hold; ``drift`` names agents whose records differ, and should be empty."""
+        """Recounts the slots that kernels hold, and returns the agents whose records differ as ``drift``.
+
+        ``drift`` should be empty.
+        """
         return await self._send("POST", "/resource/recalculate-usage", {}, repeatable=True)
 
     async def usage_per_month(self, month: str, group_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Returns the usage of each group in a month (``YYYYMM``, UTC); of all visible groups without ids."""
+        """Returns the usage of each group in a month (``YYYYMM``, UTC). Without ids it returns all visible groups."""
         body = {"month": month, "group_ids": list(group_ids)}
         return list((await self._get_reply("/resource/usage/month", body)).json())
 

@@ -38,10 +38,12 @@ LIST_FIELDS = (
 
 
 class ServiceOptions(TypedDict, total=False):
-    """Parameters of a new service beyond its image and model. ``policy`` says how later revisions are rolled out;
-    ``claim`` is the name of a device claim, whose devices its replicas get in place of accelerators among its
-    ``resources``. ``variant_requirements`` and ``device_requests`` say what the devices of each replica must be, as in
-    :class:`ai.backend.client.func.creation.CreateOptions`."""
+    """Optional parameters of a new model service, such as its name, resources, and roll-out policy.
+
+    ``policy`` says how later revisions are rolled out; ``claim`` is the name of a device claim, whose devices its
+    replicas get in place of accelerators among its ``resources``. ``variant_requirements`` and ``device_requests`` say
+    what the devices of each replica must be, as in :class:`ai.backend.client.func.creation.CreateOptions`.
+    """
 
     service_name: str | None
     model_version: str | int | None
@@ -100,8 +102,9 @@ class AsyncService(Area):
         return await self._change("POST", self._path("/scale"), {"to": to})
 
     async def modify(self, *, clear: Sequence[str] = (), **changes: Any) -> dict[str, Any]:
-        """Changes fields of the endpoint; another ``image``, ``model``, ``environ``, ``startup_command`` or the like is
-        rolled out as a new revision. Returns the endpoint.
+        """Changes fields of the endpoint, rolls out a new revision if a replica would differ, and returns the endpoint.
+
+        Another ``image``, ``model``, ``environ``, ``startup_command`` or the like makes a new revision.
 
         ``clear`` names fields that get the value which they have in a creation without them; None leaves a field.
         """
@@ -142,15 +145,19 @@ class AsyncService(Area):
         return list((await self._get(self._path("/history"), limit=limit, offset=offset))["events"])
 
     async def usage(self, *, by: str = "day", since: int | None = None, until: int | None = None) -> dict[str, Any]:
-        """Returns what tokens used here in a period in unix time, by default the last 30 days: ``groups`` and
-        ``total``, each with ``requests``, ``errors``, ``prompt_tokens``, ``cached_tokens``, ``output_tokens``,
-        ``estimated_requests``, ``busy_s`` and ``tokens_per_s``. ``by``: token, user, project, revision, replica,
-        hour or day."""
+        """Returns the token usage of this service in a period, by default the last 30 days.
+
+        The period is in unix time. The keys are ``groups`` and ``total``, each with ``requests``, ``errors``,
+        ``prompt_tokens``, ``cached_tokens``, ``output_tokens``, ``estimated_requests``, ``busy_s`` and
+        ``tokens_per_s``. ``by``: token, user, project, revision, replica, hour or day.
+        """
         return await self._get(self._path("/usage"), by=by, since=since, until=until)
 
     async def why(self) -> dict[str, Any]:
-        """Returns why the endpoint is as it is: ``explanation``, ``problem``, ``replicas``, ``obstacles``,
-        ``autoscaling``."""
+        """Returns an explanation of the endpoint's present state, with problems and reasons for each replica.
+
+        The keys are ``explanation``, ``problem``, ``replicas``, ``obstacles``, ``autoscaling``.
+        """
         return await self._get(self._path("/why"))
 
     async def scaling(self) -> dict[str, Any]:
@@ -158,8 +165,11 @@ class AsyncService(Area):
         return await self._get(self._path("/scaling"))
 
     async def set_scaling(self, **changes: Any) -> dict[str, Any]:
-        """Lets the number of replicas follow the load, or changes how: ``min_replicas``, ``max_replicas``, ``target``,
-        ``idle_s``, ``down_delay_s``; what is not given stays. Returns the same as :meth:`scaling`."""
+        """Turns on the autoscaling of the service by its load, or changes its settings.
+
+        The settings are ``min_replicas``, ``max_replicas``, ``target``, ``idle_s``, ``down_delay_s``; what is not given
+        stays. Returns the same as :meth:`scaling`.
+        """
         return await self._change("PATCH", self._path("/scaling"), changes)
 
     async def end_scaling(self) -> dict[str, Any]:
@@ -208,7 +218,7 @@ class AsyncServices(Area):
     async def usage(
         self, *, by: str = "endpoint", since: int | None = None, until: int | None = None
     ) -> dict[str, Any]:
-        """Returns what tokens used at all endpoints that you see; see :meth:`AsyncService.usage`."""
+        """Returns the token usage of all services that the caller sees, as :meth:`AsyncService.usage` does."""
         return await self._get("/services/_/usage", by=by, since=since, until=until)
 
     async def runtimes(self) -> Sequence[dict[str, Any]]:

@@ -95,13 +95,19 @@ class AsyncComputeSession(Area):
     get_status_history = status_history
 
     async def explain(self) -> dict[str, Any]:
-        """Returns why the session waits: ``verdict``, ``reason``, ``message``, its ``position`` in the queue, what it
-        lacks and who holds that."""
+        """Returns the reason for which the session waits, its place in the queue, and the resources that it lacks.
+
+        The keys are ``verdict``, ``reason``, ``message``, ``position`` in the queue, and others for what it lacks and
+        who holds that.
+        """
         return await self._get(self._path("/explain"), **self._owner_params())
 
     async def report(self) -> dict[str, Any]:
-        """Returns all about the session, for administrators: ``life``, ``decision``, ``errors``, ``kernels``, and the
-        ``logs`` of the manager and its agents; ``unreachable`` are agents that did not return theirs."""
+        """Returns a full report on the session for administrators: its life, decisions, errors, kernels and logs.
+
+        The keys are ``life``, ``decision``, ``errors``, ``kernels``, and the ``logs`` of the manager and its agents;
+        ``unreachable`` are agents that did not return theirs.
+        """
         return await self._get(self._path("/report"), **self._owner_params())
 
     async def metric_history(self, span: str = "hour") -> dict[str, Any]:
@@ -195,7 +201,7 @@ class AsyncComputeSession(Area):
         opts: Mapping[str, Any] | None = None,
         answer: Callable[[Mapping[str, Any]], Awaitable[str]],
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Starts a run and yields its Execution Result Objects by polling, as :meth:`stream_execute` without a stream.
+        """Starts a run and yields its Execution Result Objects, which it gets by polling instead of a WebSocket stream.
 
         ``answer`` returns the input that the options of a ``waiting-input`` ask for.
         """
@@ -278,7 +284,9 @@ class AsyncComputeSession(Area):
         arguments: Mapping[str, ArgumentValue] | None = None,
         login_session_token: str | None = None,
     ) -> dict[str, Any]:
-        """Starts a service and returns its state once it listens; a running one stays (spec 03-12:137).
+        """Starts a service of the session and returns its state once the service listens on its port.
+
+        A running one stays (spec 03-12:137).
 
         ``login_session_token`` is ignored, as the manual says.
         """
@@ -418,8 +426,10 @@ class AsyncComputeSessions(Area):
         return await self.create(creation_call(self._transport.config, image, **options))
 
     async def explain_request(self, image: str, *, count: int = 1, **options: Unpack[CreateOptions]) -> dict[str, Any]:
-        """Returns whether ``count`` such sessions would start now, without creating them: ``verdict`` is ``now``,
-        ``waits`` or ``never``; ``nearest`` are smaller requests that would start."""
+        """Returns a forecast of whether ``count`` such sessions would start now, without creating the sessions.
+
+        ``verdict`` is ``now``, ``waits`` or ``never``; ``nearest`` are smaller requests that would start.
+        """
         creation = creation_call(self._transport.config, image, **options)
         body, query = creation.json, {"count": str(count)}
         call = Call(method="POST", path="/session/_/explain", params=query, json=body, repeatable=True)

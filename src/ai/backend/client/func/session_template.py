@@ -29,7 +29,7 @@ class AsyncSessionTemplate(Area):
         return [str(template["id"]) for template in templates]
 
     async def paginated_list(self, *, everybodys: bool = False, kind: Kind = "session") -> list[dict[str, Any]]:
-        """Returns the caller's templates; with ``everybodys`` also visible ones of others."""
+        """Returns the templates of the caller. With ``everybodys`` it also returns visible templates of other users."""
         return list((await self._get_reply(f"/template/{kind}", all="true" if everybodys else None)).json())
 
     async def get(self, template_id: str, *, form: Literal["yaml", "json"] = "yaml", kind: Kind = "session") -> str:
@@ -71,7 +71,10 @@ class AsyncSessionTemplate(Area):
 
 
 class DotfileOwner(TypedDict, total=False):
-    """Selects a group's or a domain's dotfiles, for administrators of it; the caller's own by default."""
+    """Selects the owner of dotfiles: a group, a domain, or the caller if none is given.
+
+    Only administrators of a group or domain may select it.
+    """
 
     group: str | None
     domain: str | None

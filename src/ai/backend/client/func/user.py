@@ -132,18 +132,18 @@ class AsyncAuth(Area):
     async def update_password_no_auth(
         self, domain: str, user_id: str, current: str, new: str, *, otp: str | None = None
     ) -> None:
-        """Changes a password that must be changed before its user signs in; without a signature."""
+        """Changes a password without a signed request, for a user who must change it before signing in."""
         body = {"domain": domain, "username": user_id, "current_password": current, "new_password": new}
         body |= {"otp": otp} if otp else {}
         await self._send("POST", "/auth/update-password-no-auth", body, signed=False)
 
     async def sign_up(self, email: str, password: str, *, full_name: str = "", domain: str = "") -> None:
-        """Asks for an account, whose address :meth:`verify_email` proves; without a signature."""
+        """Requests a new account without a signed request. :meth:`verify_email` then confirms its e-mail address."""
         body = {"email": email, "password": password, "full_name": full_name, "domain": domain}
         await self._send("POST", "/auth/signup", body, signed=False)
 
     async def verify_email(self, token: str, password: str) -> None:
-        """Activates an account by the token that was sent to its address; without a signature."""
+        """Activates a new account by the token that was sent to its e-mail address. The request is not signed."""
         await self._send("POST", "/auth/verify-email", {"token": token, "password": password}, signed=False)
 
     async def totp_status(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class AsyncAuth(Area):
         return list((await self._send("POST", "/totp/recovery-codes", {"otp": otp}))["recovery_codes"])
 
     async def remove_totp(self, otp: str) -> None:
-        """Takes the caller's one-time passwords away, by one or a recovery code."""
+        """Turns off one-time passwords for the caller. ``otp`` is a one-time password or a recovery code."""
         await self._send("DELETE", "/totp", {"otp": otp})
 
     async def sign_ins(self, email: str | None = None, *, limit: int = 20, offset: int = 0) -> dict[str, Any]:
@@ -175,14 +175,16 @@ class AsyncAuth(Area):
         return await self._send("POST", "/auth/keypair/rotate", {})
 
     async def prove(self, *, password: str = "", otp: str = "") -> dict[str, str]:
-        """Proves again who asks, by the password or a one-time password, and sends the proof with later requests of
-        this API session. Returns ``proof`` and ``expires_at``, for :meth:`use_proof` of another one of this keypair."""
+        """Gets a proof of the caller's password or one-time password, and sends it with later requests of this session.
+
+        Returns ``proof`` and ``expires_at``, for :meth:`use_proof` of another API session of this keypair.
+        """
         reply = await self._send("POST", "/auth/proof", {"password": password} if password else {"otp": otp})
         self.use_proof(reply["proof"])
         return reply
 
     def use_proof(self, proof: str) -> None:
-        """Sends a proof with later requests of this API session; an empty one ends that."""
+        """Sends the given proof with later requests of this API session. An empty text ends that."""
         self._transport.config.proof = proof
 
     async def ssh_public_key(self) -> str:
@@ -199,5 +201,5 @@ class AsyncAuth(Area):
         return str((await self._send("POST", "/auth/ssh-keypair", body))["ssh_public_key"])
 
     async def check(self) -> dict[str, Any]:
-        """Verifies the configured keypair and returns it."""
+        """Verifies the configured keypair by a request, and returns the keypair's properties."""
         return await AsyncKeyPair(self._transport).info()

@@ -115,7 +115,7 @@ class AsyncVFolder(Area):
         return list(reply.get("unshared_emails") or ())
 
     async def leave(self, shared_user_uuid: str | None = None) -> None:
-        """Ends the share of the caller, or of another user for owners."""
+        """Ends the caller's share of the folder. The owner may end the share of another user instead."""
         await self._change("POST", self._path("/leave"), {"shared_user_uuid": shared_user_uuid})
 
     # ---- files ----
@@ -232,7 +232,10 @@ class AsyncVFolder(Area):
         )
 
     def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
-        """Returns the record of an upload. An unchanged file to the same place has the same record."""
+        """Returns the stored record of an unfinished upload of a local file to a path in the folder.
+
+        An unchanged file to the same place has the same record.
+        """
         upload_identity = {
             "endpoint": str(self._transport.config.endpoint),
             "folder": folder_id,
@@ -353,7 +356,10 @@ class AsyncVFolders(Area):
         return await self._change("POST", "/folders", body)
 
     async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
-        """Lists the folders that the caller may use, with ``trash`` deleted ones; ``list_all`` is for superadmins."""
+        """Lists the folders that the caller may use. With ``trash`` it lists the deleted folders instead.
+
+        ``list_all`` is for superadmins.
+        """
         query = {"all": "true" if list_all else None, "trash": "true" if trash else None}
         return list((await self._get_reply("/folders", **query)).json())
 
@@ -365,7 +371,10 @@ class AsyncVFolders(Area):
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """Returns folders; other roots: ``vfolder_own_list``, ``vfolder_invited_list``, ``vfolder_project_list``."""
+        """Returns a page of folders. ``root`` selects the GraphQL list, such as ``vfolder_own_list``.
+
+        Other roots: ``vfolder_own_list``, ``vfolder_invited_list``, ``vfolder_project_list``.
+        """
         arguments = {"group_id": ("UUID", group)}
         return await self._admin.fetch_page(root, fields, arguments, **paging)
 

@@ -56,8 +56,9 @@ def error(
     fields: bytes = b"",
     model_code: str | None = None,
 ) -> Response:
-    """Returns an error reply: an HTML page for browsers, else a problem document in JSON. The title of its kind has the
-    code.
+    """Returns an error reply: an HTML page for browsers, or a problem document in JSON for other clients.
+
+    The title of the error and its code come from ``kind``.
 
     With ``model_code`` it is for a client of a model: the problem has also the member that clients of OpenAI's
     interface read.
@@ -95,7 +96,10 @@ def json_response(value: object) -> Response:
 
 
 def redirect(location: str, cookie: str | None) -> Response:
-    """Returns the redirect that ends a set-up. ``location`` is a path that was checked."""
+    """Returns the reply that redirects a browser to the app at the end of a set-up, and sets its permit cookie.
+
+    ``location`` is a path that was checked. Without ``cookie`` no cookie is set.
+    """
     header_lines = b"Location: %b\r\n%b" % (location.encode("ascii"), _PAGE_HEADERS)
     if cookie is not None:
         header_lines += b"Set-Cookie: %b\r\n" % cookie.encode("ascii")

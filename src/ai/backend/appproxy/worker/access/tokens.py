@@ -95,7 +95,7 @@ class Tokens:
         return jwt.encode(claims, self._permit_key, algorithm=_ALGORITHM)
 
     def permit_expiry(self, permit: str, circuit: UUID, user: UUID | None, now: float) -> float:
-        """Returns the time until which a permit is valid. Raises BadToken."""
+        """Verifies a user's permit for a circuit, and returns its expiry as unix time. Raises BadToken."""
         if user is None:
             raise BadToken("the circuit has no user")
         return self._verify(permit, f"{circuit} {user}", now, self._permit_key, _PERMIT_AUDIENCE, _permit_subject)
@@ -144,7 +144,10 @@ def _permit_subject(claims: dict[str, Any]) -> str:
 
 
 def _grant_of(token: str, claims: dict[str, Any], now: float) -> Grant:
-    """Returns the grant of verified claims. Limits that are not understood make a token worthless, not unlimited."""
+    """Returns the grant that the verified claims of an endpoint token contain. Raises BadToken for invalid claims.
+
+    Limits of the token that cannot be parsed are invalid claims: the token is refused, and not accepted without limits.
+    """
     if claims.get("typ") != "inference":
         raise BadToken("the token is for something else")
     audience, subject, token_id = claims["aud"], claims.get("sub"), claims.get("jti")
@@ -165,7 +168,10 @@ def _grant_of(token: str, claims: dict[str, Any], now: float) -> Grant:
 
 
 def _decode(token: str, key: bytes, audience: str | None) -> dict[str, Any]:
-    """Verifies a token's signature and returns its claims. With ``audience`` None, the caller compares the audience."""
+    """Verifies the signature and the audience of a token, and returns its claims. Raises BadToken.
+
+    With ``audience`` None, the caller compares the audience. The caller also compares the expiry.
+    """
     if len(token) > _MAX_TOKEN_LENGTH:
         raise BadToken("the token is too long")
     try:

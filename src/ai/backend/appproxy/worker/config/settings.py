@@ -51,7 +51,7 @@ class PortProxySettings(Settings):
 
     @property
     def slots(self) -> dict[int, int]:
-        """The port to listen on for each port that browsers use."""
+        """Maps each port that browsers use to the port on which the worker listens for it."""
         (low_port, high_port), (first_advertised, _) = (
             self.bind_port_range,
             self.advertised_port_range or self.bind_port_range,
@@ -73,7 +73,7 @@ class WildcardSettings(Settings):
 
 
 class AppFilterSettings(Settings):
-    """An entry of ``app-filters``."""
+    """An entry of ``app-filters``: a property of apps, and the value that the property must have at this worker."""
 
     key: str = Field(description="What is compared; see the coordinator.")
     value: str = Field(description="Its value.")
@@ -167,7 +167,7 @@ class TraefikSettings(Settings):
 
 
 class WorkerProcessSettings(Settings):
-    """The table ``[proxy_worker]``."""
+    """The table ``[proxy_worker]``: the addresses, ports, TLS, frontend, data plane and limits of the worker."""
 
     coordinator_endpoint: str = Field(
         "http://127.0.0.1:10200", pattern=r"^https?://[^/\s]+/?$", description="Where the coordinator is."
@@ -260,7 +260,7 @@ class WorkerProcessSettings(Settings):
 
 
 class SecretsSettings(Settings):
-    """The table ``[secrets]``."""
+    """The table ``[secrets]``: the secret that the worker shares with the coordinator."""
 
     api_secret: SecretStr = Field(
         min_length=MIN_SECRET_LENGTH, description="The api-secret of the coordinator, at least 32 characters."
@@ -269,7 +269,7 @@ class SecretsSettings(Settings):
 
 
 class PermitSettings(Settings):
-    """The table ``[permit_hash]``."""
+    """The table ``[permit_hash]``: the key by which permit cookies are signed."""
 
     secret: SecretStr | None = Field(
         None,
@@ -282,7 +282,7 @@ class PermitSettings(Settings):
 
 
 class WorkerSettings(Settings):
-    """All the settings."""
+    """All the settings of the worker of the app proxy."""
 
     proxy_worker: WorkerProcessSettings = Field(WorkerProcessSettings(), description="This process.")
     secrets: SecretsSettings

@@ -39,8 +39,10 @@ def _ignore_request(_request: ServedRequest) -> None: ...
 
 @dataclass(slots=True)
 class Counters:
-    """Holds what all endpoints of a worker share: token limits, usage rows, and callbacks for waiting and ended
-    requests."""
+    """Holds the state that all endpoints of a worker share: token limits, token usage, and callbacks.
+
+    The callbacks are called when requests begin to wait for a replica, and when requests have ended.
+    """
 
     meter: InferenceMeter = field(default_factory=InferenceMeter)
     book: UsageTracker = field(default_factory=UsageTracker)
@@ -56,11 +58,14 @@ class WaitingRequest(Protocol):
     size: int
 
     def release(self) -> None:
-        """Lets the request try to get a replica, because one may be available now."""
+        """Makes the waiting request try to get a replica again, because a replica may be available now."""
 
 
 class ServedEndpoint:
-    """Serves an endpoint as long as its circuit is served."""
+    """Manages the requests of one endpoint at a worker: chooses replicas, holds requests, and counts token usage.
+
+    The object exists as long as the circuit of the endpoint is served.
+    """
 
     def __init__(self, circuit: Circuit, counters: Counters, breaker: Breaker) -> None:
         self.circuit = circuit
@@ -76,7 +81,7 @@ class ServedEndpoint:
 
     @property
     def models(self) -> Collection[str]:
-        """Returns the model names by which base URLs find the endpoint."""
+        """Returns the names of the endpoint's models, which requests to the base URL of all models contain."""
         return self.options.models or [self.options.name]
 
     @property
@@ -98,7 +103,7 @@ class ServedEndpoint:
     # Replicas
 
     def pick(self, prompt: Prompt, failed_routes: frozenset[RouteKey], now: float) -> Pick | None:
-        """Chooses a replica and counts the request there.
+        """Chooses a replica for a request, and adds the request to the load of this replica.
 
         Returns None if there is no replica, or all have failed the request. Replicas that fail are used again where all
         others are excluded.
@@ -122,13 +127,13 @@ class ServedEndpoint:
 
     @property
     def is_releasing(self) -> bool:
-        """Returns True while earlier requests still wait."""
+        """Returns True while the endpoint still has waiting requests, which arrived before any new request."""
         return bool(self._held)
 
     def hold(self, request: WaitingRequest) -> bool:
-        """Lets a request wait for a replica.
+        """Adds a request to the requests that wait for a replica, and returns False if no further request may wait.
 
-        Returns False if no further request may wait. The first wait is reported at once.
+        The first wait is reported at once.
         """
         serving_options = self.options
         if (
@@ -144,7 +149,7 @@ class ServedEndpoint:
         return True
 
     def withdraw(self, request: WaitingRequest) -> None:
-        """Removes a request that no longer waits."""
+        """Removes a request from the requests that wait for a replica."""
         if request in self._held:
             del self._held[request]
             self._held_bytes -= request.size
@@ -174,8 +179,11 @@ class ServedEndpoint:
         return self.counters.meter.admit(self._limit_key(grant), limits, estimate, self.counters.clock())
 
     def _limit_key(self, grant: Grant | None) -> str:
-        """Returns the key under which usage is limited: a token with own limits counts at all endpoints together,
-        others here only."""
+        """Returns the key under which the token usage of a request is counted against its limits.
+
+        The usage of a token with limits of its own is counted at all endpoints together. The usage of any other token
+        is counted at this endpoint only.
+        """
         if grant is not None and grant.limits is not None:
             return grant.token
         return f"{self.circuit.id} {grant.token if grant else ''}"
@@ -189,12 +197,12 @@ class ServedEndpoint:
         return field_lines
 
     def complete(self, reservation: Reservation | None, cost: Cost) -> None:
-        """Ends the reservation that :meth:`admit` made."""
+        """Replaces a reservation of tokens, made by :meth:`admit`, by the tokens that the request really used."""
         if reservation is not None:
             self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
     def count_request(self, grant: Grant | None, pick: Pick, served_request: ServedRequest) -> None:
-        """Counts a request that has ended."""
+        """Adds an ended request and its tokens to the usage of its endpoint."""
         circuit, route = self.circuit, pick.target.route
         usage_key = UsageKey(
             minute=int(time.time() // 60),
@@ -217,7 +225,10 @@ class ServedEndpoint:
 
 
 def _options_of(circuit: Circuit) -> ServingOptions:
-    """Returns the options of a circuit. Without any, as from managers that do not know them, nobody waits."""
+    """Returns the serving options of an endpoint's circuit, or options without waiting requests if it has none.
+
+    Managers that do not know serving options send circuits without them.
+    """
     return circuit.serving or ServingOptions(name=str(circuit.endpoint_id), hold_requests=0)
 
 

@@ -48,11 +48,14 @@ _decode = msgspec.json.Decoder(ToWorker).decode
 
 
 class GapInVersions(Exception):
-    """Raised when a frame does not continue the present state. A new link then begins with the full state."""
+    """Raised when the coordinator's next message does not follow the version of the circuits that the worker has.
+
+    The worker then opens a new link, which begins with all circuits.
+    """
 
 
 class CoordinatorLink:
-    """Keeps the circuits of a data plane equal to those of the coordinator."""
+    """Connects a worker to the coordinator, and applies the coordinator's circuits to the worker's data plane."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class CoordinatorLink:
             log.info("serving %d circuits of the last run until the coordinator answers", len(stored_state.circuits))
 
     async def run(self) -> None:
-        """Keeps the link to the coordinator until cancelled.
+        """Keeps the worker connected to the coordinator until the task is cancelled.
 
         Changes of circuits are written as they come, while others are applied.
         """

@@ -26,7 +26,7 @@ class StoredState(Wire, frozen=True, kw_only=True):
 
 
 class StateFile:
-    """Holds the circuits in memory. :meth:`save` writes the changes to the file."""
+    """Holds the worker's circuits and its key in memory, and writes them to a file when :meth:`save` is called."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +65,10 @@ class StateFile:
         return self._circuits
 
     def save(self) -> None:
-        """Writes the file if anything has changed. Only its owner may read it: the key is in it."""
+        """Writes the circuits and the key to the file if they have changed since the last write.
+
+        Only the owner of the file may read it, because the file contains the key.
+        """
         with self._saving:
             self._write_changes()
 

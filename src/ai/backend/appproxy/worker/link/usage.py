@@ -11,7 +11,10 @@ from ai.backend.common.wire.appproxy import CircuitUsage, InferenceUsage, UsageR
 
 
 class UsageReports:
-    """Makes the usage reports of one node. A report that is not counted yet is repeated before the next one is made."""
+    """Makes the usage reports that one worker node sends to the coordinator.
+
+    A report is sent again until the coordinator has counted it. Only then the next report is made.
+    """
 
     def __init__(self) -> None:
         self._sequence = 0
@@ -66,7 +69,7 @@ class UsageReports:
         return self._pending
 
     def has_new_waits(self, observations: Mapping[UUID, CircuitObservation]) -> bool:
-        """Returns True if requests began to wait and no report contains this yet."""
+        """Returns True if requests have begun to wait for a route since the last report was made."""
         return any(
             observation.waits > self._waits.get(circuit_id, 0) for circuit_id, observation in observations.items()
         )
@@ -78,5 +81,9 @@ class UsageReports:
 
 
 def _growth(present_count: int, earlier_count: int) -> int:
-    """Returns the growth of a count. If the circuit was removed and created again, returns the whole count."""
+    """Returns the increase of a circuit's count since the last report.
+
+    A count that is smaller than the earlier one means that the circuit was removed and created again: then the whole
+    count is the increase.
+    """
     return present_count - earlier_count if present_count >= earlier_count else present_count

@@ -30,7 +30,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """Names the version that a plane serves from now on, and the circuits that it cannot serve, with reasons."""
+    """Describes the result of applying changes: the version that the plane serves now, and the failed circuits.
+
+    ``failed`` maps each circuit that the plane cannot serve to the reason.
+    """
 
     version: int
     failed: Mapping[UUID, str] = msgspec.field(default_factory=dict)
@@ -47,7 +50,7 @@ class Counts:
 
 
 class CircuitObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the counts of a circuit since the plane serves it.
+    """Holds the counts of requests, connections and bytes of a circuit since the plane began to serve the circuit.
 
     ``last_used`` is unix time; ``queued`` requests wait for a route; ``waits`` is how often they began to.
     """
@@ -63,7 +66,7 @@ class CircuitObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects open connections: of a circuit, of a user, to a route, or all connections. None matches anything."""
+    """Selects open connections by circuit, user and route. A field that is None matches every connection."""
 
     circuit: UUID | None = None
     user: UUID | None = None
@@ -71,7 +74,10 @@ class ConnectionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataPlane(Protocol):
-    """Serves circuits. It keeps serving whatever becomes of the coordinator."""
+    """Accepts connections of clients and passes their bytes to the routes of circuits.
+
+    The plane continues to serve while the coordinator cannot be reached.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -87,19 +93,19 @@ class DataPlane(Protocol):
         """Refuses new connections, waits at most ``drain_s`` seconds for open ones, and aborts the rest."""
 
     async def apply(self, changes: Changes) -> Applied:
-        """Applies changes.
+        """Adds, replaces and removes circuits of the plane as the changes say.
 
         The changed circuits are served when the call returns. A version that is applied again changes nothing.
         """
 
     async def refresh(self) -> None:
-        """Updates the observations of circuits."""
+        """Updates the counts of circuits that :meth:`observe` returns."""
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         """Returns the observations of all circuits, at most some seconds old."""
 
     def take_usage(self) -> list[InferenceUsage]:
-        """Returns the use of endpoints since the last call."""
+        """Returns the tokens and requests that endpoints have used since the last call of this method."""
 
     def set_waiting_callback(self, callback: Callable[[], None]) -> None:
         """Sets the function that is called each time requests begin to wait for a route."""
@@ -109,7 +115,7 @@ class DataPlane(Protocol):
 
 
 def refusal_of(circuit: Circuit, capabilities: Capabilities) -> str | None:
-    """Returns why a plane does not serve a circuit, with a code of spec 03-15. Returns None if the plane serves it."""
+    """Returns the reason, with a code of spec 03-15, for which a plane cannot serve a circuit. None: it can."""
     if circuit.app_mode is AppMode.INTERACTIVE and circuit.protocol not in _BROWSER_PROTOCOLS:
         return "E20002: Protocol not available as interactive app"
     if circuit.protocol not in capabilities.protocols:

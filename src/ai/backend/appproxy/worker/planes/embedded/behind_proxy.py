@@ -1,5 +1,7 @@
-"""Accepts clients that come through another proxy of this worker, which names the client (PROXY
-protocol, version 2)."""
+"""Accepts connections from another proxy of this worker, and reads the client's address from a PROXY header.
+
+The header has version 2 of the PROXY protocol.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def parse_proxy_header(data: bytes) -> tuple[str, int, int] | None:
 
 
 class BehindProxy(asyncio.Protocol):
-    """Reads the PROXY header, and passes the connection to the protocol for the client's port."""
+    """Reads the PROXY header of a new connection, then lets the protocol of the client's port serve the connection."""
 
     def __init__(self, make_protocol: MakeProtocol) -> None:
         self._accept = make_protocol

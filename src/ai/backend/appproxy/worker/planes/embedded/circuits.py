@@ -16,7 +16,7 @@ from ai.backend.core.proxy.routing import RouteChooser, RouteKey, Target, key_of
 
 
 class OpenConnection(Protocol):
-    """Represents an exchange or tunnel of a circuit."""
+    """Represents an open connection of a circuit: a request that is being answered, or a tunnel."""
 
     @property
     def route(self) -> RouteKey | None: ...
@@ -64,7 +64,7 @@ class CircuitState:
         self.cut()
 
     def choose(self, now: float, failed_routes: frozenset[RouteKey] = frozenset()) -> Target | None:
-        """Returns the route for a request of this circuit.
+        """Chooses the route to which a request of this circuit is sent.
 
         Routes that fail are used again where all others are excluded.
         """
@@ -98,7 +98,7 @@ class CircuitState:
         return len(matching_connections)
 
     def end_drains(self, now: float) -> None:
-        """Cuts the open connections to routes whose time to drain is over."""
+        """Cuts the open connections to removed routes whose drain deadline has passed."""
         for key in [key for key, deadline in self.draining.items() if deadline <= now]:
             del self.draining[key]
             self.cut(key)
@@ -131,7 +131,11 @@ class CircuitTable:
         return iter(list(self.by_id.values()))
 
     def put(self, circuit: Circuit, now: float) -> CircuitState:
-        """Adds or replaces a circuit. A slot that another circuit had is taken from it: the coordinator decides."""
+        """Adds a circuit to the table, or replaces the circuit with the same id. Returns the state of the circuit.
+
+        A port or subdomain that another circuit had is assigned to this circuit, because the coordinator decides about
+        them.
+        """
         state = self.by_id.get(circuit.id)
         if state is None:
             state = self.by_id[circuit.id] = CircuitState(circuit, self._counters)
@@ -153,7 +157,7 @@ class CircuitTable:
         return state
 
     def cut(self, connections: ConnectionFilter) -> int:
-        """Cuts the connections that the filter matches."""
+        """Cuts the open connections that a filter selects, and returns the number of cut connections."""
         return sum(
             state.cut(connections.route)
             for state in self

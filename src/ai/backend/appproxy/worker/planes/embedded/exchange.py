@@ -49,7 +49,7 @@ class ClientRequest:
 
 
 class Client(Protocol):
-    """Represents the connection on which the request arrived."""
+    """Represents the client's connection on which a request arrived, and on which the response is written."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -143,7 +143,10 @@ class Exchange:
             self._send(target)
 
     def _choose_target(self) -> Target | None:
-        """Returns the route of the request. Returns None if the request was replied to, or waits for a route."""
+        """Chooses the route for the request. Returns None if there is no route now.
+
+        Then the request was answered with an error, or it waits for a route.
+        """
         target = self.state.choose(self._shared.loop.time(), self._failed)
         if target is None:
             self._fail(503, "The app has no running service.")
@@ -216,7 +219,7 @@ class Exchange:
         self._sent_bytes += len(data)
 
     def _drop_large_copy(self) -> None:
-        """Drops the copy of a request that is too large to be sent a second time."""
+        """Deletes the stored copy of the sent request if it is too large to be sent to another route."""
         if self._sent_bytes > REPLAY_BYTES:
             self._is_replayable = False
             self._sent.clear()
@@ -408,7 +411,7 @@ class Exchange:
                 self._record_span(status)
 
     def _record_span(self, status: int) -> None:
-        """Records the request in the trace that its sender names, if any.
+        """Records a tracing span for the request if the client sent a ``traceparent`` header.
 
         The app receives that trace context unchanged.
         """

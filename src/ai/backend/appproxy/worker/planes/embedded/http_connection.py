@@ -39,7 +39,10 @@ class _QueuedRequest:
         self.is_done = False
 
     def pass_to(self, exchange: Exchange | ModelSearch) -> None:
-        """Passes on the part of the body that has arrived. An exchange that is over ignores it."""
+        """Passes the received part of the request's body to the exchange that answers the request.
+
+        An exchange that has ended ignores it.
+        """
         for piece in self.body:
             exchange.on_request_data(piece)
         if self.is_done:
@@ -216,7 +219,10 @@ class HttpConnection(asyncio.Protocol):
         return self._start_exchange(state, request, verdict)
 
     def _find_model(self, request: ClientRequest) -> ModelSearch | None:
-        """Answers a request at the base URL of all models, or waits until its body names the model."""
+        """Answers a request at the base URL of all models, or starts to search its body for the name of the model.
+
+        Returns None if the request was answered.
+        """
         grant = self._shared.gate.read_grant(request)
         if isinstance(grant, Response):
             self._answer_directly(request, grant)
@@ -259,7 +265,7 @@ class HttpConnection(asyncio.Protocol):
         return None
 
     def _answer_directly(self, request: ClientRequest, response: Response) -> None:
-        """Replies to the request without asking an app.
+        """Sends a reply of the worker itself to the client, without passing the request to an app.
 
         A body that is still to come is not read: the connection ends.
         """
@@ -308,7 +314,10 @@ class HttpConnection(asyncio.Protocol):
         return tunnel
 
     def _refuse(self, bad_request: BadRequest) -> None:
-        """Ends the connection, because the end of the request is no longer certain."""
+        """Answers a malformed request with an error, and closes the connection.
+
+        The connection cannot be used further, because the end of the malformed request is not known.
+        """
         self._shared.counts.refused["malformed"] += 1
         exchange, self._exchange = self._exchange, None
         self._queue.clear()
@@ -385,7 +394,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def drain(self) -> None:
-        """Ends the connection if it only waits for a request."""
+        """Closes the connection if no request or tunnel is open on it."""
         if self._exchange is None and self._tunnel is None:
             self._close()
 

@@ -6,8 +6,9 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of the embedded plane. Sizes are in bytes, times in seconds. No time limits a whole response:
-    streams last as long as bytes come.
+    """Holds the limits of the embedded plane. Sizes are in bytes, times in seconds.
+
+    No time limits a whole response: streams last as long as bytes come.
 
     Attributes:
         head_bytes: of a request line with its header fields.

@@ -1,4 +1,7 @@
-"""Passes a request for a model to a replica of its endpoint, and picks, limits, holds, repeats and counts it."""
+"""Passes a request for a model to a replica of its endpoint, within limits, and repeats the request on failure.
+
+A request without a replica is held. Each request is counted with its tokens.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ class ModelExchange(Exchange):
         self._dispatch()
 
     def _prompt_of(self, model_request: ModelRequest) -> Prompt:
-        """Returns the parts of the request by which its replica is chosen."""
+        """Returns the properties of the request's prompt that decide which replica serves the request."""
         session_key = self._prompt.session_key
         if self._endpoint.options.routing is not RoutingKind.PREFIX:
             return Prompt(tokens=model_request.prompt_tokens, session_key=session_key)
@@ -164,7 +167,10 @@ class ModelExchange(Exchange):
     _is_released = False
 
     def _wait_for_replica(self) -> None:
-        """Lets the request wait for a replica, if requests of its kind wake the endpoint."""
+        """Holds the request until the endpoint has a replica, or answers it with an error if it may not be held.
+
+        A request of a method that does not wake the endpoint is answered at once.
+        """
         endpoint, request = self._endpoint, self._request
         if not endpoint.has_replicas and request.method in _NOT_WAKING:
             if request.method == b"GET" and request.target.partition(b"?")[0] == b"/v1/models":
@@ -286,7 +292,7 @@ class ModelExchange(Exchange):
         super().on_upstream_lost(error)
 
     def _avoid_replica(self, key: RouteKey) -> None:
-        """Counts a failure of a replica. The next attempt uses another replica if there is one."""
+        """Records that a replica has failed. The next attempt of the request uses another replica if there is one."""
         self.state.breaker.record_failure(key, self._shared.loop.time())
         if len(self._endpoint.picker.loads) > 1:
             self._failed = frozenset((key,))
@@ -298,7 +304,7 @@ class ModelExchange(Exchange):
         super()._retry(has_been_sent=has_been_sent)
 
     def _count_attempt(self) -> None:
-        """Counts a failed attempt once, at the replica that was tried."""
+        """Adds a failed attempt to the usage of the replica that was tried, at most once."""
         failed_pick, self._last = self._last, None
         if failed_pick is not None:
             failed_request = ServedRequest(cost=Cost(), is_error=True, busy_s=0.0, first_byte_s=None)

@@ -1,5 +1,7 @@
-"""Serves the base URL of all models: finds the endpoint of a request by its model, among those that its
-token permits."""
+"""Serves the base URL of all models: passes each request to the endpoint of the model that the request names.
+
+Only endpoints that the token of the request permits are considered.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ _MODELS_PATH = b"/v1/models"
 
 
 def _usable_models(table: Iterable[CircuitState], grant: Grant | None) -> Iterator[tuple[str, CircuitState]]:
-    """Yields the models that a token may use, with their endpoints: first the token's own models, then
-    public models."""
+    """Yields the model names that a token may use, each with the circuit of its endpoint.
+
+    The models of the token's own endpoints come first, then public models.
+    """
     endpoint_ids = grant.audience if grant is not None else frozenset()
     served_states = (s for s in table if s.endpoint is not None and s.circuit.protocol is ProxyProtocol.HTTP)
     states = sorted(served_states, key=lambda s: (s.circuit.created_at, s.circuit.id))
@@ -80,7 +84,7 @@ class SearchClient(Protocol):
 
 
 class ModelSearch:
-    """Reads the body of a request until the body names the model."""
+    """Receives the body of a request to the base URL of all models until the name of its model is known."""
 
     route: RouteKey | None = None
     has_responded = False

@@ -39,8 +39,9 @@ _DRAIN_STEP_S = 0.05
 
 
 class Frontend(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the address at which clients connect: the ``ports`` of the port frontend, or ``port`` of a ``domain``.
-    The domain begins with a dot.
+    """Describes the address at which clients connect: a port for each circuit, or one port for all host names.
+
+    ``ports`` is for the first form, ``port`` and ``domain`` are for the second one. The domain begins with a dot.
 
     ``ports`` has the port to listen on for each slot: they differ behind a balancer with ports of its own.
 
@@ -209,7 +210,7 @@ class EmbeddedPlane:
         )
 
     async def refresh(self) -> None:
-        """Does nothing, because the observations are always current."""
+        """Does nothing, because the counts of circuits that :meth:`observe` returns are always current."""
 
     def take_usage(self) -> list[InferenceUsage]:
         return self._inference.book.take()

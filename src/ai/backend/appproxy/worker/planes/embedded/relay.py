@@ -47,7 +47,7 @@ class Tunnel:
         self._client.write(data)
 
     def end_client_direction(self) -> bool:
-        """Passes on that the client ends its direction. Returns True if the other direction stays open."""
+        """Ends the sending to the app, after the client has ended its own. Returns True if the app may still send."""
         self._client_has_ended = True
         return _end_direction(self._app) and not self._app_has_ended
 
@@ -115,7 +115,10 @@ def _end_direction(transport: asyncio.Transport) -> bool:
 
 
 def _close(transport: asyncio.Transport, error: Exception | None) -> None:
-    """Closes a connection after buffered data is sent. After an error, closes at once, so that the end looks broken."""
+    """Closes a connection after its buffered data is sent, or resets it at once after an error.
+
+    The reset shows the peer that the data is incomplete.
+    """
     if error is not None:
         reset(transport)
     else:

@@ -1,5 +1,7 @@
-"""Holds the parts that connections of the embedded plane share: circuits, gate, limits, pools, counts,
-and the clock."""
+"""Holds the objects that all connections of the embedded plane share.
+
+These are the circuits, the gate, the limits, the pools, the counts, and the clock.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ class Shared:
         return self.table.by_subdomain.get(subdomain) if subdomain else None
 
     def sweep(self) -> None:
-        """Ends connections whose deadline has passed, and drains whose time is over."""
+        """Ends connections whose deadline has passed, and cuts connections to removed routes after their drain time."""
         now = self.loop.time()
         for connection in [c for c in self.timed if c.deadline <= now]:
             connection.expire()

@@ -33,7 +33,10 @@ class _EarlyData:
     def pass_on(
         self, transport: asyncio.Transport, receive: Callable[[bytes], None], end_direction: Callable[[], bool]
     ) -> None:
-        """Passes the received bytes to a tunnel. Closes the connection if ``end_direction`` returns False."""
+        """Passes the bytes that were received before the tunnel existed, and the end of the data, to the tunnel.
+
+        Closes the connection if ``end_direction`` returns False.
+        """
         if self.data:
             receive(self.data)
         if self.has_ended and not end_direction():
@@ -41,7 +44,10 @@ class _EarlyData:
 
 
 class _AppConnection(asyncio.Protocol):
-    """Represents the app's side of a TCP tunnel. Its tunnel is made by whoever connected."""
+    """Represents the connection from the worker to an app for raw TCP.
+
+    The code that opened the connection makes the tunnel to the client.
+    """
 
     def __init__(self) -> None:
         self.tunnel: Tunnel | None = None

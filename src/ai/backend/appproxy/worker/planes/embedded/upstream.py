@@ -30,12 +30,12 @@ class ResponseSink(Protocol):
     def on_response_end(self) -> None: ...
 
     def on_upgraded(self, data: bytes) -> Tunnel:
-        """Receives the switch of protocols and the first bytes after it."""
+        """Receives the app's switch to another protocol, with the first bytes after it. Returns the tunnel."""
 
     def on_upstream_lost(self, error: Exception | None) -> None: ...
 
     def flush(self) -> None:
-        """Sends the data that the callbacks have collected."""
+        """Sends the collected data of the response to the client."""
 
     def pause_request(self) -> None: ...
 
@@ -43,7 +43,7 @@ class ResponseSink(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """Represents a connection to an app. It belongs to one exchange at a time, or to the pool."""
+    """Represents a connection from the worker to an app, used by one exchange at a time, or unused in the pool."""
 
     def __init__(self, pool: UpstreamPool, key: RouteKey) -> None:
         self._pool = pool

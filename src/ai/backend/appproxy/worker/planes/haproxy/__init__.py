@@ -1,1 +1,1 @@
-"""Implements the data plane on HAProxy. Requests that HAProxy may not decide go to the embedded plane behind it."""
+"""Implements the data plane on HAProxy. The worker's embedded plane serves requests that HAProxy cannot decide."""

@@ -1,5 +1,7 @@
-"""Remembers which cookies the gate has admitted to which circuit, so that HAProxy may pass their
-requests on by itself."""
+"""Records the cookies that the gate has accepted for each circuit, so that HAProxy can pass their requests alone.
+
+HAProxy does not ask the gate again about such a cookie until the cookie expires here.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ class Admissions:
         return removed_keys
 
     def take_keys(self, *, circuit: UUID | None = None, now: float | None = None) -> list[str]:
-        """Removes the cookies of a circuit, or the expired cookies, and returns their keys."""
+        """Removes the cookies of a circuit and the cookies that have expired by ``now``, and returns their keys.
+
+        Without ``circuit`` or without ``now`` the respective cookies stay.
+        """
         keys = list(self._of_circuits.get(circuit, ())) if circuit is not None else []
         if now is not None:
             keys += [key for key, (_, expiry) in self._expiries.items() if expiry <= now]

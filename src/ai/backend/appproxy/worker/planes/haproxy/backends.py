@@ -49,7 +49,10 @@ class Server:
 
 @dataclass(slots=True)
 class Backend:
-    """Represents a backend of HAProxy. ``base`` is its use before the backend was given to the present circuit."""
+    """Represents a backend of HAProxy: a named list of servers that is assigned to at most one circuit at a time.
+
+    ``base`` holds the backend's counts at the time of the assignment, which do not belong to the present circuit.
+    """
 
     name: str
     pool: Pool
@@ -70,7 +73,10 @@ class Backend:
 
 @dataclass(slots=True)
 class CircuitUse:
-    """Holds the summed counts of a circuit's backends since the circuit has these backends."""
+    """Holds the counts of connections, requests and bytes of a circuit, summed over its HAProxy backends.
+
+    Counts from before the backends were assigned to the circuit are left out.
+    """
 
     open: int = 0
     requests: int = 0
@@ -81,7 +87,10 @@ class CircuitUse:
 
 
 class Backends:
-    """Manages the backends of one run of HAProxy. Each method that changes something returns the commands for it."""
+    """Assigns the backends of one HAProxy process to circuits, and their servers to routes.
+
+    Each method that changes something returns the HAProxy commands that make the change.
+    """
 
     def __init__(self, pools: list[Pool]) -> None:
         self._pools = sorted(pools, key=lambda pool: pool.servers)
@@ -103,7 +112,9 @@ class Backends:
     def assign(
         self, circuit: UUID, routes: Mapping[RouteKey, Address], *, now: float, drain_s: float
     ) -> tuple[list[str], list[str]] | None:
-        """Assigns routes to a circuit, and drains its earlier routes. None: no backend is free, and nothing changed.
+        """Assigns the routes of a circuit to a backend, and drains the circuit's earlier routes.
+
+        Returns None, and changes nothing, if no backend is free.
 
         The commands are for before and after the circuit is led to its backend: until then the old one serves it.
         """
@@ -165,7 +176,7 @@ class Backends:
         return commands
 
     def drain_circuit(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
-        """Drains a circuit, and returns the necessary commands.
+        """Lets the backends of a circuit drain, and returns the HAProxy commands for that.
 
         Its backends get no new connections, and open connections end by themselves.
         """
@@ -218,7 +229,7 @@ class Backends:
         return commands
 
     def use_of(self, circuit: UUID, uses: Uses) -> CircuitUse:
-        """Returns the counts of a circuit's use."""
+        """Returns the counts of connections, requests and bytes of a circuit, summed over its backends."""
         circuit_use = CircuitUse()
         for backend in self._backends_of(circuit):
             backend_use = uses.get((backend.name, WHOLE), backend.base)

@@ -1,4 +1,6 @@
-"""Writes the configuration of HAProxy. It is written once: circuits come and go by the runtime API.
+"""Generates the configuration file of HAProxy, once for each start of HAProxy.
+
+Circuits are added and removed by the runtime API of HAProxy.
 
 No backend, server or listener is ever made or removed while HAProxy runs: 2.6 does not survive that under load.
 """
@@ -50,7 +52,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """Names HAProxy's files in a folder that only this user may enter."""
+    """Holds the paths of HAProxy's files, in a folder that only the user of the worker may enter."""
 
     folder: Path
 
@@ -73,8 +75,10 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def circuits(self) -> Path:
-        """Returns the path of the map from slots to circuits: ``kind/backend/circuit``, with kind ``p`` for public
-        circuits."""
+        """Returns the path of HAProxy's map file that has the circuit of each port or host name.
+
+        The values are ``kind/backend/circuit``, with kind ``p`` for public circuits.
+        """
         return self.folder / "circuits.map"
 
     @property
@@ -221,7 +225,10 @@ def _slot_expression(domain: str | None) -> str:
 
 
 def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list[str]:
-    """Returns the rules for HTTP/2, where HAProxy itself verifies tokens, as `access.tokens.Tokens` does."""
+    """Returns HAProxy's rules for HTTP/2 requests: find the circuit, and verify the endpoint token.
+
+    HAProxy verifies the tokens itself, by the same rules as `access.tokens.Tokens`.
+    """
     encoded_key = "".join(f"%{byte:02x}" for byte in token_key)
     token_payload = "var(txn.token),jwt_payload_query"
     return [
@@ -252,7 +259,7 @@ def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list
 
 
 def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str]:
-    """Returns the rules that pass clear requests to their app and all other requests to the worker.
+    """Returns HAProxy's rules that send a request to its app if it is surely permitted, and otherwise to the worker.
 
     The rules never permit more than the gate permits.
     """
@@ -300,7 +307,10 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
 
 
 def _http_app_lines(*, is_secure: bool, is_framed: bool) -> list[str]:
-    """Returns the rules that change the fields of requests and responses, as `core.proxy.headers` does."""
+    """Returns HAProxy's rules that remove and set header fields of requests and responses.
+
+    The result is the same as that of `core.proxy.headers`.
+    """
     removed_fields = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
     if not is_framed:  # gRPC has its status in trailers
         removed_fields += "|te|trailer"

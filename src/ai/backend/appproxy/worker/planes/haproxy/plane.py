@@ -56,8 +56,11 @@ _ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
 
 
 class HaproxyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``circuits`` is how many circuits HAProxy passes on by itself; further ones are served by this process, or
-    refused where their protocol is HTTP/2. ``token_key`` verifies the tokens of endpoints."""
+    """Holds the options of the HAProxy plane: program, threads, protocol, certificate, and the number of circuits.
+
+    ``circuits`` is the number of circuits that HAProxy passes on by itself; further ones are served by this process, or
+    refused where their protocol is HTTP/2. ``token_key`` verifies the tokens of endpoints.
+    """
 
     folder: Path
     program: str = "haproxy"
@@ -187,7 +190,10 @@ class HaproxyPlane:
         return b"\n".join(file.read_bytes() for file in files)
 
     async def _renew_certificate(self) -> None:
-        """Sends HAProxy the certificate that has replaced the one in use. One that cannot be used is logged once."""
+        """Sends the frontend's certificate to the running HAProxy if the certificate file has changed.
+
+        A new certificate that HAProxy refuses is logged once, and the one in use stays.
+        """
         if self._options.certificate is None:
             return
         with suppress(OSError):  # it is read again at the next sweep
@@ -255,7 +261,7 @@ class HaproxyPlane:
         return [f"del map {self._files.circuits} {map_entry[0]}"] if map_entry is not None else []
 
     def _can_pass_circuit(self, circuit: Circuit) -> bool:
-        """Returns True if HAProxy can decide everything that the gate decides about a circuit's requests."""
+        """Returns True if HAProxy can check all requests to a circuit as the gate does, without asking the worker."""
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
         if self._options.protocol in FRAMED:
@@ -326,7 +332,7 @@ class HaproxyPlane:
         return commands + await self._map_circuit(circuit, drain_s=effects.drain_s)
 
     def _take_slot(self, circuit: Circuit) -> list[str]:
-        """Takes the circuit's slot away from another circuit that has it, and returns the commands for that."""
+        """Returns the HAProxy commands that remove another circuit with the same port or host name."""
         for other_circuit in self._circuits.values():
             slots = [
                 (candidate.frontend_mode, candidate.port, candidate.subdomain) for candidate in (other_circuit, circuit)
@@ -405,7 +411,7 @@ class HaproxyPlane:
     # In the background
 
     def _on_admitted(self, circuit: UUID, key: str) -> None:
-        """Lets HAProxy admit further requests with a cookie without asking the gate."""
+        """Sends HAProxy a cookie that the gate has accepted, so that HAProxy accepts it without asking the gate."""
         removed_keys = self._admissions.add(circuit, key, time.monotonic())
         if removed_keys is not None:
             self._spawn(self._report_admission(key, removed_keys))
@@ -443,7 +449,10 @@ class HaproxyPlane:
 
 
 def _pools_for(circuits: int) -> list[Pool]:
-    """Returns the backends for a number of circuits. A circuit whose routes drain may have two backends for a while."""
+    """Returns the groups of HAProxy backends that are enough for a number of circuits.
+
+    A circuit whose routes drain may have two backends for a while.
+    """
     return [
         Pool(prefix="a", backends=circuits + circuits // 4 + 2, servers=_ROUTES, balance="leastconn"),
         Pool(prefix="w", backends=_LARGE_BACKENDS, servers=_MANY_ROUTES, balance="roundrobin"),

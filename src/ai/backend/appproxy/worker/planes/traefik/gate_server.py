@@ -1,4 +1,4 @@
-"""Answers Traefik's question about each request by the gate (Traefik's middleware ForwardAuth)."""
+"""Serves the HTTP requests by which Traefik asks the gate about each client request (middleware ForwardAuth)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN = frozenset((b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host"
 
 @dataclass(slots=True)
 class AskedRequest:
-    """Holds a request about which Traefik asks."""
+    """Holds the client's request about which Traefik asks the gate."""
 
     method: bytes
     target: bytes
@@ -30,7 +30,10 @@ class AskedRequest:
 
 
 class GateServer:
-    """Answers Traefik with 200 and the header fields for the app, or with the reply for the client.
+    """Serves Traefik's requests to the gate: permits each client request, or refuses it with a reply.
+
+    A permitted request is answered with 200 and the header fields for the app, another one with the reply for the
+    client.
 
     ``circuit_of`` returns the circuit of an id; ``on_admitted`` is called for each request that goes to an app.
     """
@@ -47,7 +50,7 @@ class GateServer:
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listens, and returns the port. Raises OSError."""
+        """Starts to listen for Traefik's requests, and returns the port. Raises OSError if it cannot listen."""
         runner = self._runner = web.ServerRunner(web.Server(self._answer, access_log=None))
         await runner.setup()
         await web.TCPSite(runner, host, port).start()
@@ -87,7 +90,7 @@ class GateServer:
 
 
 def _read_asked_request(request: web.BaseRequest) -> AskedRequest:
-    """Returns the request that the client made, from the headers of Traefik's question. Raises BadRequest."""
+    """Returns the client's request, read from the headers of Traefik's request to the gate. Raises BadRequest."""
     headers = [(name.lower(), value) for name, value in request.raw_headers if name.lower() not in _OWN]
     method = request.headers.get("X-Forwarded-Method", "GET").encode("latin-1")
     target = request.headers.get("X-Forwarded-Uri", "/").encode("latin-1")
@@ -98,7 +101,10 @@ def _read_asked_request(request: web.BaseRequest) -> AskedRequest:
 
 
 def _replacement_fields(request: AskedRequest, admission: Admission) -> CIMultiDict[str]:
-    """Returns the header fields that replace the client's fields at Traefik. Absent fields are dropped."""
+    """Returns the header fields that Traefik puts in place of those fields of the client's request.
+
+    Traefik removes the fields that the result lacks.
+    """
     fields: CIMultiDict[str] = CIMultiDict()
     if admission.cookies:
         fields["Cookie"] = admission.cookies

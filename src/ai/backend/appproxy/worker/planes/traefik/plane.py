@@ -61,8 +61,11 @@ _TIMED_OUT = "E20003: Timed out while waiting for proxy frontend to set up: "
 
 
 class TraefikOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``gate`` is where this worker answers Traefik, and ``relay`` where it takes connections from it, on addresses of
-    this host; port 0 is any free one, for one node. ``api_port`` is that of Traefik's own API."""
+    """Holds the options of the Traefik plane: Traefik's control, the port of Traefik's API, and two addresses.
+
+    ``gate`` is the address at which this worker answers Traefik, and ``relay`` the one where it takes connections from
+    Traefik, both on this host; port 0 is any free one, for one node. ``api_port`` is that of Traefik's own API.
+    """
 
     control: TraefikControl
     api_port: int
@@ -88,7 +91,10 @@ class _State:
 
 
 class TraefikPlane:
-    """Serves circuits of one protocol by a Traefik process that runs beside this worker, as the same user."""
+    """Serves circuits of one protocol by configuring a Traefik process on the same host.
+
+    Traefik runs as the same user as this worker.
+    """
 
     def __init__(
         self,
@@ -234,7 +240,10 @@ class TraefikPlane:
         return None
 
     def _is_relayed(self, circuit: Circuit) -> bool:
-        """Returns True for a circuit whose requests this process reads itself."""
+        """Returns True if Traefik passes the connections of a circuit to the embedded plane of this worker.
+
+        This is so for circuits of endpoints, and for circuits with a route that has a gateway or a revision.
+        """
         return circuit.serving is not None or any(
             route.gateway is not None or route.revision is not None for route in circuit.route_info
         )
@@ -288,7 +297,7 @@ class TraefikPlane:
         return addresses
 
     async def _apply_inner(self, changes: Changes) -> None:
-        """Makes the embedded plane serve exactly the circuits that are relayed to it."""
+        """Makes the embedded plane serve exactly the circuits whose connections Traefik passes to it."""
         relayed_ids = {circuit_id for circuit_id, state in self._states.items() if state.addresses is None}
         circuits = tuple(self._states[circuit_id].circuit for circuit_id in relayed_ids)
         if relayed_ids or self._inner_ids:
@@ -298,8 +307,10 @@ class TraefikPlane:
     # Connections
 
     def _circuit_filter(self, state: _State) -> Callable[[OpenSocket], bool]:
-        """Returns a filter of the circuit's connections: by its port, or with host names by the addresses of its
-        routes."""
+        """Returns a function that is True for the sockets of Traefik that belong to a circuit.
+
+        A circuit with a port is recognized by this port, a circuit with a host name by the addresses of its routes.
+        """
         circuit = state.circuit
         if circuit.frontend_mode is FrontendMode.PORT and circuit.port is not None:
             port = self._frontend.ports[circuit.port]
@@ -308,7 +319,7 @@ class TraefikPlane:
         return lambda open_socket: _format_address(open_socket.remote) in addresses
 
     async def _end_connections(self, is_selected: Callable[[OpenSocket], bool]) -> int:
-        """Ends Traefik's connections that the filter selects at once."""
+        """Ends the connections of Traefik for which ``is_selected`` is True, and returns their number."""
 
         def shut_down_selected() -> int:
             pid = self._find_traefik_pid()
@@ -392,7 +403,7 @@ class TraefikPlane:
                         await self._end_connections(_address_filter(address))
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Stops answering, but leaves the circuits in Traefik.
+        """Stops the gate server and the embedded plane, but leaves the configuration of the circuits in Traefik.
 
         Traefik asks a gate that no longer answers, and admits nobody. What is open is cut after the time to drain.
         """

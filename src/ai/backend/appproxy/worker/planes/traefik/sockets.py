@@ -24,7 +24,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OpenSocket(msgspec.Struct, frozen=True):
-    """Describes an established connection. Addresses are ``(host, port)``; ``fd`` is the process's own number of it."""
+    """Describes an established connection of a process. ``fd`` is the descriptor's number in that process.
+
+    Addresses are ``(host, port)``.
+    """
 
     fd: int
     local: tuple[str, int]
@@ -49,7 +52,10 @@ def _socket_rows(process_folder: Path) -> Iterable[list[str]]:
 
 
 def _descriptors_by_inode(process_folder: Path) -> dict[str, int]:
-    """Returns the descriptors of sockets by inode. Raises OSError for a process that is not ours, or is gone."""
+    """Returns the descriptors of a process's sockets by the inodes of the sockets.
+
+    Raises OSError for a process that has ended, or that another user runs.
+    """
     descriptors: dict[str, int] = {}
     for descriptor in (process_folder / "fd").iterdir():
         with suppress(FileNotFoundError):
@@ -60,8 +66,10 @@ def _descriptors_by_inode(process_folder: Path) -> dict[str, int]:
 
 
 def find_listening_pid(port: int) -> int:
-    """Returns the process that listens at a port of this host. Raises InvalidInput if there is none, or it is not ours
-    to look into."""
+    """Returns the id of the process that listens at a port of this host. Raises InvalidInput if none can be seen.
+
+    Processes of other users cannot be seen.
+    """
     inodes = {
         row[9] for row in _socket_rows(Path("/proc/self")) if row[3] == _LISTENING and _parse_address(row[1])[1] == port
     }

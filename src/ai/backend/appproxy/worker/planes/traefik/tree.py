@@ -1,4 +1,4 @@
-"""Translates circuits into the dynamic configuration of Traefik, as keys and values (spec 03-16). Pure."""
+"""Converts circuits into the keys and values of Traefik's dynamic configuration (spec 03-16), without IO."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ DOMAIN_ENTRY_POINT = "domainproxy"
 
 
 class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds two addresses of this worker: ``gate`` is the URL of its gate, and ``relay`` takes connections with a PROXY
-    header. ``domain`` begins with a dot, None with a port for each circuit."""
+    """Holds the settings that Traefik's configuration needs: two addresses of this worker, the domain, and timeouts.
+
+    ``gate`` is the URL of the gate, and ``relay`` takes connections with a PROXY header. ``domain`` begins with a dot,
+    None with a port for each circuit.
+    """
 
     gate: str
     relay: str
@@ -35,12 +38,12 @@ class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def router_name(circuit: Circuit) -> str:
-    """Returns the name of the routers and services of a circuit."""
+    """Returns the name under which a circuit's routers and services are stored in Traefik's configuration."""
     return f"c{circuit.id.hex}"
 
 
 def entry_point_of(circuit: Circuit) -> str:
-    """Returns the entry point at which a circuit is reached."""
+    """Returns the name of Traefik's entry point (listening address) at which clients reach a circuit."""
     return f"portproxy_{circuit.port}" if circuit.frontend_mode is FrontendMode.PORT else DOMAIN_ENTRY_POINT
 
 
@@ -102,7 +105,10 @@ def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit_cookie
 
 
 def tcp_tree(circuit: Circuit, addresses: Mapping[RouteKey, str]) -> Tree:
-    """Returns the keys of a raw TCP circuit, whose connections are relayed to the given addresses in turn."""
+    """Returns the configuration keys by which Traefik spreads the connections of a raw TCP circuit over its routes.
+
+    ``addresses`` holds the address of each route.
+    """
     name = router_name(circuit)
     service_key = f"tcp/services/{name}/loadBalancer"
     tree = _tcp_router_tree(circuit)
@@ -118,7 +124,7 @@ def tcp_tree(circuit: Circuit, addresses: Mapping[RouteKey, str]) -> Tree:
 
 
 def relay_tree(circuit: Circuit, options: TreeOptions) -> Tree:
-    """Returns the keys of a circuit whose connections this worker serves itself."""
+    """Returns the configuration keys by which Traefik passes a circuit's connections to this worker's relay address."""
     service = f"tcp/services/{router_name(circuit)}/loadBalancer"
     return {
         **_tcp_router_tree(circuit),
