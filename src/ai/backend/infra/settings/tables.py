@@ -24,7 +24,7 @@ class HostPort(Settings):
 
 
 def _split_address(value: object) -> object:
-    """Accepts ``host:port`` as well."""
+    """Converts an address ``host:port`` to a map of ``host`` and ``port``. Returns any other value unchanged."""
     if isinstance(value, str):
         host, _, port = value.rpartition(":")
         return {"host": host.strip("[]"), "port": port}

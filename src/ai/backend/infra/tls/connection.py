@@ -24,7 +24,10 @@ class ReadBuffers:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> ReadBuffers:
-        """Returns the read buffers of an event loop. Other threads have loops of their own."""
+        """Returns the read buffers of an event loop, and creates them at the first call.
+
+        Each event loop has buffers of its own, because other threads have other loops.
+        """
         if (buffers := cls._of_loop.get(loop)) is None:
             buffers = cls._of_loop[loop] = cls()
         return buffers
@@ -99,7 +102,10 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     # -- as the transport of the attached protocol
 
     def attach(self, protocol: asyncio.Protocol) -> None:
-        """Connects a protocol once, and begins to read. ``data_received`` gets up to 256 KiB."""
+        """Connects a protocol to this connection, once, and begins to pass received data to the protocol.
+
+        ``data_received`` gets up to 256 KiB.
+        """
         self._protocol = protocol
         protocol.connection_made(self)
         if self._tcp is None or self._tcp.is_closing():

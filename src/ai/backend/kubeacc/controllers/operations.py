@@ -304,7 +304,10 @@ class OperationController:
         attached_by: OperationRef | None,
         message: str = "",
     ) -> None:
-        """Applies the results of operations to a device. ``quarantined`` None keeps the present quarantine."""
+        """Writes the locking operation, the quarantine and the attaching operation into the status of a device.
+
+        ``quarantined`` None keeps the present quarantine.
+        """
         conditions = [
             condition
             for condition in device.status.conditions
@@ -428,7 +431,7 @@ class OperationController:
 
 
 def _is_recent(start_time: str, now: datetime) -> bool:
-    """Returns True if an operation of that time counts for a quota of an hour."""
+    """Returns True if an operation that began at ``start_time`` counts for an hourly quota: it began in the last hour."""
     return datetime.fromisoformat(start_time) > now - timedelta(seconds=_HOUR_S)
 
 

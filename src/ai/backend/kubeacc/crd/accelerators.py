@@ -219,7 +219,10 @@ class AcceleratorStatus(Resource, frozen=True, kw_only=True):
 
     @property
     def is_quarantined(self) -> bool:
-        """True after an operation ended without anybody knowing the device's state, until it is reset or detached."""
+        """True if the device has the condition ``Quarantined``, because an operation ended and left an unknown state.
+
+        A reset or a detachment of the device ends the quarantine.
+        """
         return any(
             condition.type == ControllerCondition.QUARANTINED and condition.status == "True"
             for condition in self.conditions

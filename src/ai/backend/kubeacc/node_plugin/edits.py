@@ -21,7 +21,10 @@ _UNSUPPORTED = ("networks", "extra_syscalls", "cpuset", "memory_nodes", "cpu_lim
 
 
 def check_supported(plugin_key: str, config: WorkloadConfig) -> None:
-    """Raises CreationDenied for a configuration that pods cannot have, so that no part is missing silently."""
+    """Raises CreationDenied if a plugin's workload configuration has a part that cannot be applied to a pod.
+
+    Without this check the part would be missing silently.
+    """
     unsupported_fields = [name for name in _UNSUPPORTED if getattr(config, name)]
     if unsupported_fields:
         message = f"the plugin {plugin_key} sets {', '.join(unsupported_fields)}, which no plugin can set for a pod"

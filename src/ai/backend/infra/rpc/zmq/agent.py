@@ -172,7 +172,10 @@ class ZmqAgentEndpoint:
         return (self.keypair, (self.manager_key,)) if self.newest_keys is None else self.newest_keys()
 
     async def _follow_keys(self) -> None:
-        """Switches to a new key pair, or away from a manager's key that is no longer valid, once it is possible."""
+        """Reconnects with the newest keys when the agent's key pair changes or the manager's key is no longer valid.
+
+        The keys are compared at least once a second, and only while the agent is connected.
+        """
         while self.newest_keys is not None:
             await asyncio.sleep(min(1.0, self.lost_after_s))
             keypair, manager_keys = self._keys()

@@ -142,7 +142,10 @@ class ZmqManagerEndpoint:
         socket.curve_publickey = self.keypair.public.encode()
 
     async def _replace_keypair(self, socket: zmq.asyncio.Socket, keypair: KeyPair) -> None:
-        """Makes the address accept agents by another key. ZeroMQ ends the connections that it has accepted before."""
+        """Replaces the manager's key pair, and binds the manager's address again with the new key pair.
+
+        ZeroMQ ends the connections that the address has accepted before.
+        """
         self.keypair = keypair
         self._use_keypair(socket)
         monitor_socket = socket.get_monitor_socket(zmq.EVENT_CLOSED)
