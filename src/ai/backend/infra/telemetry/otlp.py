@@ -330,7 +330,10 @@ def _parent_of(traceparent: str | None) -> Context:
 
 
 def _context_of(traceparent: str | None) -> SpanContext | None:
-    """Returns the context in a ``traceparent``. Returns None if the ``traceparent`` is missing or malformed."""
+    """Returns the span context that a ``traceparent`` describes.
+
+    Returns None if the ``traceparent`` is missing or malformed.
+    """
     if traceparent is None:
         return None
     context = trace.get_current_span(_parent_of(traceparent)).get_span_context()

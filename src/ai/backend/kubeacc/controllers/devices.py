@@ -93,7 +93,7 @@ def _sharing_problem(sharing: Sharing, workloads: int, namespaces: set[str]) -> 
 
 
 class DeviceController:
-    """Reconciles accelerators and accelerator classes by their names."""
+    """Updates the status of accelerators, and the counts of devices in the status of accelerator classes."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -64,7 +64,7 @@ CRASH_POINTS = (
 
 
 class OperationController:
-    """Reconciles operations by their keys (namespace, name).
+    """Takes the next step of an operation whenever the operation is due; operations are named by (namespace, name).
 
     ``executor_of`` returns the executor of a device, empty if there is none; ``silent_s`` for how long an executor was
     not seen alive.
@@ -431,7 +431,7 @@ class OperationController:
 
 
 def _is_recent(start_time: str, now: datetime) -> bool:
-    """Returns True if an operation that began at ``start_time`` counts for an hourly quota: it began in the last hour."""
+    """Returns True if an operation that began at ``start_time`` counts for hourly quotas: it began in the last hour."""
     return datetime.fromisoformat(start_time) > now - timedelta(seconds=_HOUR_S)
 
 

@@ -40,10 +40,12 @@ BINDING: Mapping[str, Any] = {
 
 
 class OfferedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
-    effect with a value, whether several claims may share it (consumable capacity), whether it must be attached before
-    its pod is bound (binding conditions), and the host bridge that it is below, by which claims join it with devices of
-    other drivers (``matchAttribute``)."""
+    """Represents a device that the node offers to claims, with the facts that its ResourceSlice states about it.
+
+    These are the type of its Accelerator, taints as pairs of key and effect with a value, whether several claims may
+    share it (consumable capacity), whether it must be attached before its pod is bound (binding conditions), and the
+    host bridge that it is below, by which claims join it with devices of other drivers (``matchAttribute``).
+    """
 
     plugin: str
     type: str

@@ -147,7 +147,10 @@ def _needs_signature(policy: AcceleratorPolicySpec, spec: AcceleratorOperationSp
 
 
 def _exceeded_quota(policy: AcceleratorPolicySpec, usage: Usage, verb: OperationVerb) -> str | None:
-    """Returns a text about the limit that one more operation would exceed. Returns None if there is room."""
+    """Returns a text that states the limit of a policy's quota that one more operation would exceed.
+
+    Returns None if there is room.
+    """
     quota = policy.quota
     if quota is None:
         return None

@@ -50,7 +50,7 @@ class Occupancy(Protocol):
 
 
 class SlotUse(Protocol):
-    """Finds the live sessions that depend on the type of a slot."""
+    """Finds a live session that requests a slot, because the type of a slot in use must not change."""
 
     async def slot_user(self, slot: str) -> str | None:
         """Returns the name of a live session that requests the slot, or None if no session does."""

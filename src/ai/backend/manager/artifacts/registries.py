@@ -129,7 +129,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         return await self.store.registries()
 
     async def find(self, ref: str) -> ArtifactRegistry:
-        """Returns the registry of a name or id. Raises NotFound."""
+        """Returns the registry with the given name or id. Raises NotFound."""
         for registry in await self.store.registries():
             if ref in (registry.name, str(registry.id), registry.id.hex):
                 return registry
@@ -274,8 +274,10 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
     id_generator: IdGenerator
 
     async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
-        """Starts a background task that scans a registry. ``delegate_to``: a registry of the other installation that it
-        scans first (spec 03-17, "Delegate Scan"). Raises InvalidInput: a hub cannot scan for us.
+        """Starts a background task that scans a registry.
+
+        ``delegate_to``: a registry of the other installation, which scans it first (spec 03-17, "Delegate Scan").
+        Raises InvalidInput: a hub cannot scan for us.
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.registries.find(ref)

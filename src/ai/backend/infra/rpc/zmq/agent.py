@@ -208,7 +208,10 @@ class ZmqAgentEndpoint:
             spare_socket.close(0)
 
     def _choose_keys(self) -> tuple[KeyPair, str]:
-        """Returns the valid key pair, and the manager's key that follows the present one in the list."""
+        """Returns the key pair to connect with, and the next public key in the list of the manager's keys.
+
+        The key after the present one is next, and after the last key the first.
+        """
         keypair, manager_keys = self._keys()
         key_index = manager_keys.index(self.manager_key) if self.manager_key in manager_keys else -1
         return keypair, manager_keys[(key_index + 1) % len(manager_keys)]
