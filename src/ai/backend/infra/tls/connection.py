@@ -1,5 +1,8 @@
-"""Speaks TLS over a transport of the event loop. Unlike with asyncio's own TLS, each direction ends by itself, an end
-without ``close_notify`` is an error, and idle connections have no buffers."""
+"""Implements TLS connections over a transport of the event loop, with separate ends of both directions.
+
+Unlike with asyncio's own TLS, each direction ends by itself, an end without ``close_notify`` is an error, and idle
+connections have no buffers.
+"""
 
 from __future__ import annotations
 

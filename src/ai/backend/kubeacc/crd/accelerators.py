@@ -168,7 +168,10 @@ class Holder(Resource, frozen=True, kw_only=True):
 
 
 class Usage(Resource, frozen=True, kw_only=True):
-    """The use of the device when it was last measured, at most once a minute; series are for a metrics server."""
+    """The use of the device when it was last measured, at most once a minute. Earlier values are not kept.
+
+    Series are for a metrics server.
+    """
 
     measured_at: Time
     utilization_percent: Decimal | None = None

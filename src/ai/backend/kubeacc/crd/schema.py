@@ -23,7 +23,9 @@ class NotStructural(TypeError):
 
 
 def structural_schema(resource: type[Resource], *, with_defaults: bool) -> Schema:
-    """Returns the schema of a resource's part. Defaults belong to a spec: in a status they would have no writer.
+    """Returns the structural OpenAPI schema of a resource type, with the defaults of fields if ``with_defaults``.
+
+    Defaults belong to a spec: in a status they would have no writer.
 
     Raises:
         NotStructural: a type without a counterpart, or text or a collection without a limit.

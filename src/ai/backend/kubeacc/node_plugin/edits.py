@@ -132,7 +132,10 @@ def _edits(config: WorkloadConfig, described_names: Collection[str]) -> dict[str
 
 
 def allocate_response(configs: Mapping[str, WorkloadConfig], described_names: Collection[str]) -> Any:
-    """Returns the answer of ``Allocate`` for one container. Raises CreationDenied for what it cannot express."""
+    """Returns the answer to ``Allocate`` for one container, from the workload configurations of the plugins.
+
+    Raises CreationDenied for a configuration that the device plugin interface cannot express.
+    """
     answer = wire.device_plugin.ContainerAllocateResponse()
     for plugin_key, config in configs.items():
         if config.extra_gids:

@@ -275,8 +275,10 @@ class ZmqManagerEndpoint:
         self._assign_agents(peer, frozenset([hello.agent_id] if hello.agents is None else hello.agents))
 
     def _assign_agents(self, peer: _Peer, agents: frozenset[str]) -> None:
-        """Registers a connection as the one that speaks for these agents. An agent that two connections name belongs to
-        the later one, though both name it in every greeting."""
+        """Makes a connection the one that carries the calls of the given agents, and of no other agents.
+
+        An agent that two connections name belongs to the later one, though both name it in every greeting.
+        """
         if agents == peer.agents:
             return
         for agent_id in peer.agents - agents:

@@ -146,7 +146,7 @@ class Unit(NamedTuple):
 
     @property
     def programming_consumer(self) -> str:
-        """The id of the Placement consumer that holds all free shares of the deployable while the unit is programmed."""
+        """The id of the consumer in Placement that holds the deployable's free shares while the unit is programmed."""
         return str(uuid5(_NAMESPACE, f"{self.profile}.program"))
 
     @property
