@@ -156,9 +156,11 @@ class OperationController:
         )
 
     def _usage(self, name: str, policy: AcceleratorPolicySpec, operation: AcceleratorOperation, now: datetime) -> Usage:
-        """Counts how much of the quota of the policy ``name`` an operation's namespace uses, without the operation
-        itself. Operations that this policy allowed and attached devices of its classes count. An operation that cannot
-        be decoded counts for every policy, and where no more can be noted, none begins."""
+        """Returns how much of the quota of the policy ``name`` an operation's namespace uses, without the operation.
+
+        Operations that this policy allowed and attached devices of its classes count. An operation that cannot
+        be decoded counts for every policy, and where no more can be noted, none begins.
+        """
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
         other_operations = [
             other_operation

@@ -199,8 +199,9 @@ class AgentRegistry:
         return replace(reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved)
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Records the contact of agents that report no change since their last heartbeat. An agent whose last heartbeat
-        this process does not have, or did not fully admit, is returned as ``stale``.
+        """Records the contact of agents that report no change since their last heartbeat.
+
+        An agent whose last heartbeat this process does not have, or did not fully admit, is returned as ``stale``.
         """
         stale_agents: list[str] = []
         unknown_kernels: dict[str, list[KernelPresence]] = {}

@@ -77,8 +77,9 @@ class Drainage(Protocol):
     """Ends the sessions that hold a device which an administrator drains."""
 
     async def end(self, session_ids: Sequence[SessionId], *, start_over: bool, stimulus_id: str) -> None:
-        """Requests the end of sessions that are not ending yet; with ``start_over``, batch sessions
-        wait to run again.
+        """Requests the end of the given sessions that are not ending yet.
+
+        With ``start_over``, batch sessions wait to run again.
         """
         ...
 

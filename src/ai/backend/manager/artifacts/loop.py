@@ -56,8 +56,9 @@ class RevisionWriter:
         unless_mounted: bool = False,
         **values: Any,
     ) -> Revision | None:
-        """Applies a trigger to a revision and stores the new status. Returns the new revision, ``loaded_revision``
-        itself if nothing changes, or None if ``loaded_revision`` is outdated and must be loaded again.
+        """Applies a trigger to a revision, stores the new status, and returns the new revision.
+
+        Returns ``loaded_revision`` itself if nothing changes, or None if it is outdated and must be loaded again.
 
         Raises:
             InvalidTransition: the status does not admit the trigger; the message is half a sentence.

@@ -187,8 +187,9 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         viewers: Sequence[str] | None = None,
         user_import_bytes: int | None = None,
     ) -> ArtifactRegistry:
-        """Changes the values of a registry that are not None; ``user_import_bytes`` 0 forbids imports by users. Running
-        imports keep their storages.
+        """Changes the given values of a registry; a value of None is not changed.
+
+        ``user_import_bytes`` 0 forbids imports by users. Running imports keep their storages.
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.find(ref)

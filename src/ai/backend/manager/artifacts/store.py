@@ -43,8 +43,9 @@ class ArtifactStore(Protocol):
         at: datetime,
         new_id: Callable[[], UUID],
     ) -> tuple[int, int]:
-        """Stores results of a scan, and returns the numbers of new artifacts and new revisions. Existing rows keep id
-        and status. Raises NotFound: the registry was removed.
+        """Stores results of a scan, and returns the numbers of new artifacts and new revisions.
+
+        Existing rows keep id and status. Raises NotFound: the registry was removed.
         """
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...

@@ -65,8 +65,9 @@ class Passphrase:
 
 
 class KeyFile:
-    """Opens backups with any key of a key file of ``mgr secrets``, and seals backups with the first key. Raises as
-    :func:`~ai.backend.manager.secrets.sealer.read_keys`.
+    """Opens backups with any key of a key file of ``mgr secrets``, and seals backups with the first key.
+
+    Raises as :func:`~ai.backend.manager.secrets.sealer.read_keys`.
     """
 
     def __init__(self, path: Path) -> None:
