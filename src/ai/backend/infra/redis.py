@@ -62,8 +62,9 @@ def connect(url: str, *, timeout_s: float = 2.0) -> Redis:
 
 
 class RedisBus(Bus):
-    """Publishes like :class:`Bus` in this process. Other processes receive the topic, and None as payload.
+    """Publishes notifications to this process like :class:`Bus`, and through Redis to other processes.
 
+    Other processes receive the topic, and None as payload.
     A payload may be stale when it arrives in another process, so receivers read the store instead. While Redis is
     unavailable notifications stay in this process; once it is back every topic is published, for whatever was missed.
     The carrier is a stream with the key ``stream``, one for each installation, and a consumer group for each process.
@@ -181,9 +182,9 @@ def _to_text(value: Any) -> str:
 
 
 class RedisRateLimiter:
-    """Counts the requests of all managers by the clock of Redis. Implements
-    :class:`~ai.backend.infra.http.ratelimit.Limiter`.
+    """Counts requests by key in Redis, so that all managers together enforce one rate limit.
 
+    The clock is that of Redis. Implements :class:`~ai.backend.infra.http.ratelimit.Limiter`.
     While Redis is unavailable each process counts its own requests, so a caller has the limit in each of them.
     """
 

@@ -33,7 +33,7 @@ class Backoff:
         self._growth_steps = math.ceil(math.log(self.max_s / self.first_s, self.factor)) if self.first_s else 0
 
     def delay_s(self, failures: int) -> float:
-        """Returns the delay after that many failures, for a caller that stores the number itself."""
+        """Returns the delay in seconds after ``failures`` failures, for a caller that counts the failures itself."""
         exponent = max(0, min(failures, self._growth_steps))
         return min(self.first_s * self.factor**exponent, self.max_s) * (1 - self.jitter * self.rng.random())
 

@@ -11,8 +11,10 @@ _COLLECTION_END_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 def structure_problem(text: str, loader: Any, *, max_depth: int) -> str | None:
-    """Returns the reason to refuse a YAML text: an alias, by which a small text becomes huge values, or collections
-    nested deeper than ``max_depth``. Returns None for a text without either. Raises yaml.YAMLError."""
+    """Returns the reason to refuse a YAML text, or None: the text has an alias, or collections are nested too deeply.
+
+    By an alias a small text becomes huge values. Too deeply: deeper than ``max_depth``. Raises yaml.YAMLError.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, _COLLECTION_START_EVENTS) - isinstance(event, _COLLECTION_END_EVENTS)

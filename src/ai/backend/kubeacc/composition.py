@@ -63,8 +63,9 @@ async def run_controllers(
     drivers: Sequence[AbstractAcceleratorDriver] = (),
     settings: ControllerSettings | None = None,
 ) -> None:
-    """Leads, or waits to lead, until ``stop`` is set.
+    """Runs the controllers of kube-acc while this process is the leader, until ``stop`` is set.
 
+    A process that is not the leader waits to become the leader.
     Raises InvalidInput: the cluster cannot be named, or a file of the settings cannot be read.
     """
     settings = settings or ControllerSettings()

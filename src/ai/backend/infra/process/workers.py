@@ -96,7 +96,7 @@ async def _end_process(process: Process) -> None:
 
 
 async def wait_for_first_process() -> None:
-    """Returns, in a worker process, when the first process has ended or closes its pipe."""
+    """Waits, in a worker process, until the first process of the daemon has ended or has closed its pipe."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -92,7 +92,7 @@ class ChangedReports:
         return await self._manager.beat(BeatReport(beats=beats))
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Sends heartbeats that the caller has already recognized as having no news."""
+        """Sends a report of heartbeats without news to the manager, as the caller has already prepared the report."""
         return await self._manager.beat(report)
 
     async def observe(self, report: ObservationReport) -> int:

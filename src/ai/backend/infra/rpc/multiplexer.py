@@ -80,8 +80,11 @@ class Multiplexer:
         return port
 
     async def call(self, method: Method, request: object, offer: DataOffer | None = None, *, agent: str = "") -> Any:
-        """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
-        request. A call that is part of a trace is a span of it, and so is its handling there."""
+        """Calls a method of the peer and returns the result.
+
+        Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large request.
+        A call that is part of a trace is a span of the trace, and so is the handling of the call at the peer.
+        """
         span_attributes = {"rpc.method": method.name, "rpc.system": "backendai"}
         with child_span(method.name, kind="client", attributes=span_attributes):
             self._number += 1
@@ -122,7 +125,10 @@ class Multiplexer:
         return bool(self._waiting or self._streams)
 
     def feed(self, envelope: Envelope) -> None:
-        """Processes one message. Raises msgspec.MsgspecError for one that cannot be decoded."""
+        """Processes one message that was received from the peer.
+
+        Raises msgspec.MsgspecError if the message cannot be decoded.
+        """
         call_number = envelope.id
         match envelope.kind:
             case Kind.CALL:

@@ -137,7 +137,10 @@ class StreamServer(Protocol):
     """Accepts the connections that carry the streams of this side."""
 
     def offer(self, port: StreamPort) -> AbstractContextManager[DataOffer]:
-        """Yields how the peer may connect to ``port`` while the block runs. Raises Unavailable if it cannot."""
+        """Yields the offer by which the peer may connect to ``port`` while the block runs.
+
+        Raises Unavailable if the peer cannot connect.
+        """
 
 
 class StreamDialer(Protocol):

@@ -17,7 +17,10 @@ from ai.backend.plugin.settings import read_toml
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
-    """Names the model of a kind of settings file, and a function with further checks. Both are imported when needed."""
+    """Holds the import names of the settings model of a kind of file, and of a function with further checks.
+
+    Model and function are imported when they are needed.
+    """
 
     model: str
     further_check: str | None = None
@@ -69,7 +72,10 @@ def check(context: click.Context, file: Path) -> None:
 
 
 def _kind(file: Path, data: Mapping[str, Any]) -> str:
-    """Returns the kind of file whose model has the most of these tables. The file name decides between equals."""
+    """Returns the kind of a settings file: the kind whose model has the most of the tables in the file.
+
+    If several kinds have equally many of the tables, the kind with the name of the file is chosen.
+    """
 
     def fitness(kind: str) -> tuple[int, bool]:
         fields = resolve_name(SETTINGS_FILES[kind].model).model_fields

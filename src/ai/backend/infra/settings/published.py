@@ -24,8 +24,10 @@ def fixed_field(default: Any, reason: str, **constraints: Any) -> Any:
 
 
 def accept_only(*accepted: Any, because: str) -> AfterValidator:
-    """Returns a validator that refuses all values except the given ones, because other values ask for
-    missing features."""
+    """Returns a validator that refuses all values of a setting except the given ones, with the text ``because``.
+
+    Other values ask for missing features.
+    """
 
     def check(value: Any) -> Any:
         if value not in accepted:

@@ -24,7 +24,7 @@ class HostPort(Settings):
 
 
 def _split_address(value: object) -> object:
-    """Accepts ``host:port`` as well."""
+    """Converts an address ``host:port`` to a map of ``host`` and ``port``. Returns any other value unchanged."""
     if isinstance(value, str):
         host, _, port = value.rpartition(":")
         return {"host": host.strip("[]"), "port": port}
@@ -42,7 +42,7 @@ Addresses = Annotated[list[HostPort], BeforeValidator(_split_addresses)]
 
 
 class EtcdSettings(Settings):
-    """The table ``[etcd]``: where the shared configuration is."""
+    """The table ``[etcd]``: the etcd servers that store the shared configuration."""
 
     namespace: str = Field("local", description="The part of the keys below /sorna.")
     addr: Addresses = Field(description="One member or a list: {host, port}, or host:port.")
@@ -55,7 +55,7 @@ class EtcdSettings(Settings):
 
 
 class RedisSettings(Settings):
-    """The table ``[redis]``: what carries hints between managers, and counts requests for all of them."""
+    """The table ``[redis]``: the Redis server that passes notifications between managers and counts requests."""
 
     addr: Address = Field(description="{host, port}, or host:port.")
     user: str = Field("", description="Who asks, if the server wants to know.")

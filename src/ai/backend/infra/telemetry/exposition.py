@@ -30,8 +30,10 @@ _INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(slots=True)
 class WorkloadTotal:
-    """Holds the sum of one metric over all workloads: of a gauge's present values, or of a counter since the agent's
-    start."""
+    """Holds the sum of one metric over all workloads of the node.
+
+    A gauge's sum is that of the present values, a counter's sum that of the increases since the agent's start.
+    """
 
     example: Measurement
     value: float

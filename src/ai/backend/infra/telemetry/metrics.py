@@ -77,9 +77,9 @@ class Metrics:
         return metric
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]], *, is_of_other_daemons: bool = False) -> None:
-        """Registers ``source``, whose metric families are exported at each scrape. Its names are complete, and none
-        begins with our prefix.
+        """Registers ``source`` as a source of further metric families, which are exported at each scrape.
 
+        The names of the families are complete, and none begins with our prefix.
         ``is_of_other_daemons``: other daemons measured them, and a scrape may leave them out.
         """
         (self._of_others if is_of_other_daemons else self._exposed).register(FamilyCollector(source))
@@ -100,7 +100,7 @@ class Metrics:
         self._gauges = gauges
 
     async def update(self) -> None:
-        """Sets the gauges whose values are computed at each export."""
+        """Computes the values of the gauges of :meth:`register_gauges` and sets the gauges to the values."""
         if self._gauges is not None:
             for name, value in (await self._gauges()).items():
                 self.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
@@ -158,7 +158,10 @@ def _shared_registry() -> CollectorRegistry | None:
 
 
 class FamilyCollector(Collector):
-    """Exports the metric families of another source. Stores nothing between two scrapes."""
+    """Exports the metric families that a function returns; the function is called at each scrape.
+
+    Stores nothing between two scrapes.
+    """
 
     def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         self._source = source

@@ -150,9 +150,9 @@ class _ReadLimit:
 
 
 class _RequestSampler:
-    """Decides if the first span of a trace in this process is exported. The ratio decides, and for reading requests
-    also a limit per second.
+    """Decides if the first span of a trace in this process is exported.
 
+    The ratio decides, and for reading requests also a limit per second.
     An idle installation has a trace of every request, and a busy one pays for no more than it can read. Whoever sends a
     ``traceparent`` may be any client: the reads with one have a limit too, of their own, so that no client takes the
     room of those without.
@@ -163,7 +163,7 @@ class _RequestSampler:
         self._begun, self._continued = _ReadLimit(reads_per_second), _ReadLimit(reads_per_second)
 
     def should_sample(self, trace_id: int, name: str, kind: SpanKind, *, is_continued: bool) -> bool:
-        """Returns True if a trace is exported. A read that is taken counts towards the limit."""
+        """Returns True if the trace of a request is exported. An exported read counts towards the limit of reads."""
         if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
             return False
         if kind != "server" or name not in _SAMPLED_METHODS:
@@ -201,7 +201,7 @@ class _SpanBlock:
 
 
 class _PresetTraceIds(RandomIdGenerator):
-    """Gives the next trace of a thread the id that was set before. Any other trace gets a random id."""
+    """Generates trace ids. A thread may set the id of the thread's next trace; all other traces get random ids."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
@@ -330,7 +330,10 @@ def _parent_of(traceparent: str | None) -> Context:
 
 
 def _context_of(traceparent: str | None) -> SpanContext | None:
-    """Returns the context in a ``traceparent``. Returns None if the ``traceparent`` is missing or malformed."""
+    """Returns the span context that a ``traceparent`` describes.
+
+    Returns None if the ``traceparent`` is missing or malformed.
+    """
     if traceparent is None:
         return None
     context = trace.get_current_span(_parent_of(traceparent)).get_span_context()

@@ -80,7 +80,7 @@ class Tracer(Protocol):
 
 
 class _NoSpan:
-    """Replaces a span that is not exported."""
+    """Implements a span that records nothing, for work whose spans are not exported."""
 
     __slots__ = ()
     is_recording = False
@@ -128,9 +128,10 @@ def span(
     attributes: Attributes = _NO_ATTRIBUTES,
     links: Sequence[str] = (),
 ) -> AbstractContextManager[Span]:
-    """Returns a block with a span. Its parent is ``parent`` (a ``traceparent``), else the current span, else no span.
+    """Returns a context manager that starts a span and makes the span current while the block runs.
 
-    A malformed ``parent`` counts as none.
+    The parent of the span is ``parent`` (a ``traceparent``), else the current span, else none.
+    A malformed ``parent`` counts as none. Without a tracer the block has no span.
     """
     return _tracer.span(name, kind, parent, attributes, links) if _tracer is not None else NO_SPAN
 

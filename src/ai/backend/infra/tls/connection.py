@@ -1,5 +1,8 @@
-"""Speaks TLS over a transport of the event loop. Unlike with asyncio's own TLS, each direction ends by itself, an end
-without ``close_notify`` is an error, and idle connections have no buffers."""
+"""Implements TLS connections over a transport of the event loop, with separate ends of both directions.
+
+Unlike with asyncio's own TLS, each direction ends by itself, an end without ``close_notify`` is an error, and idle
+connections have no buffers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class ReadBuffers:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> ReadBuffers:
-        """Returns the read buffers of an event loop. Other threads have loops of their own."""
+        """Returns the read buffers of an event loop, and creates them at the first call.
+
+        Each event loop has buffers of its own, because other threads have other loops.
+        """
         if (buffers := cls._of_loop.get(loop)) is None:
             buffers = cls._of_loop[loop] = cls()
         return buffers
@@ -99,7 +105,10 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     # -- as the transport of the attached protocol
 
     def attach(self, protocol: asyncio.Protocol) -> None:
-        """Connects a protocol once, and begins to read. ``data_received`` gets up to 256 KiB."""
+        """Connects a protocol to this connection, once, and begins to pass received data to the protocol.
+
+        ``data_received`` gets up to 256 KiB.
+        """
         self._protocol = protocol
         protocol.connection_made(self)
         if self._tcp is None or self._tcp.is_closing():

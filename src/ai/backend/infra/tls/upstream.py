@@ -76,7 +76,7 @@ async def open_upstream(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> tuple[StreamReader, StreamWriter]:
-    """Opens a stream to a route of an agent's service gateway, as :func:`connect_upstream` does."""
+    """Connects to a port of a kernel as :func:`connect_upstream` does, and returns a reader and a writer of streams."""
     loop = asyncio.get_running_loop()
     reader = StreamReader(READ_LIMIT_BYTES, loop)
     transport, protocol = await connect_upstream(

@@ -33,7 +33,10 @@ Key = tuple[str, str]
 
 
 class _Verdict(NamedTuple):
-    """Holds the condition of a device that decides if its pod is bound."""
+    """Holds type, reason and message of a condition of a device in a claim.
+
+    The condition decides if the scheduler binds the pod of the claim.
+    """
 
     type: str
     reason: str
@@ -56,7 +59,7 @@ def operation_name(claim: ResourceClaim, device: AllocatedDevice) -> str:
 
 
 class ClaimController:
-    """Reconciles resource claims by their keys.
+    """Reconciles resource claims: attaches the detached devices of a claim, and writes the results into the claim.
 
     A claim with a device that is detached gets an operation ``Attach`` in its namespace, which policies judge as any
     other; how it ends is the condition of the device in the claim.

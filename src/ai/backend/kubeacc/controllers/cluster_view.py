@@ -26,10 +26,11 @@ Listener = Callable[[Any, Any], None]
 
 
 class Mirror(Generic[ObjectT]):
-    """Combines a reflector with the controllers' own writes, so that a step never acts on the state before its last
-    write.
+    """Keeps copies of all objects of one resource, from a watch and from the controllers' own writes.
 
-    Versions of one object are compared as numbers (KEP-5504)."""
+    A step thus never acts on the state before its last write.
+    Versions of one object are compared as numbers (KEP-5504).
+    """
 
     def __init__(self, api: KubeApi, resource: Resource[ObjectT], *, keeps_last: bool = True) -> None:
         self._written: dict[tuple[str, str], ObjectT] = {}

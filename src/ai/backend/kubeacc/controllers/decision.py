@@ -69,7 +69,10 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def report(self) -> Report | None:
-        """Returns the report on the present order. A report on an earlier order is ignored."""
+        """Returns the executor's report on the operation's present order, or None if there is no such report.
+
+        A report on an earlier order is ignored.
+        """
         status = self.operation.status
         if status.order is None or status.report is None or status.report.sequence != status.order.sequence:
             return None
@@ -174,7 +177,7 @@ def _queued_step(situation: Situation) -> Step:
 
 
 def _policy_wait_step(situation: Situation) -> Step:
-    """Returns the step of an operation that the policies allow only later: a quota is used up, or no window is open."""
+    """Returns the step by which an operation waits, because a quota is used up or no maintenance window is open."""
     policy = situation.policy
     again_s = RECHECK_S
     if policy.retry_at is not None:

@@ -67,9 +67,10 @@ def ownership_of(device: Accelerator, acc_class: AcceleratorClass | None) -> Own
 
 
 def sharing_violation(device: Accelerator, policies: Iterable[AcceleratorPolicy]) -> str:
-    """Returns how the holders of a device exceed the sharing that policies permit. Empty if they do not.
+    """Returns a text about the policy whose sharing limit the holders of a device exceed, or an empty text if none is.
 
-    A namespace is bound by the policies that are about it; of several, by the strictest."""
+    A namespace is bound by the policies that are about it; of several, by the strictest.
+    """
     holders = device.status.holders
     for policy in policies:
         spec = policy.spec
@@ -92,7 +93,7 @@ def _sharing_problem(sharing: Sharing, workloads: int, namespaces: set[str]) -> 
 
 
 class DeviceController:
-    """Reconciles accelerators and accelerator classes by their names."""
+    """Updates the status of accelerators, and the counts of devices in the status of accelerator classes."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -183,14 +184,17 @@ class DeviceController:
 
 
 def _with_zeros(status: Any) -> Mapping[str, Any]:
-    """Returns a status with explicit zeros, so that the zeros are shown."""
+    """Returns the status of an accelerator class with its counts, also if they are zero, so that zeros are shown."""
     return {"devices": 0, "healthy": 0, "held": 0, **msgspec.to_builtins(status)}
 
 
 def _condition(
     present_condition: Condition | None, name: str, value: bool, reason: str, message: str, device: KubeObject, now: str
 ) -> Condition:
-    """Returns a condition. If the present condition says the same, the present one is returned."""
+    """Returns the condition ``name`` of a device with the given value, reason and message.
+
+    Returns ``present_condition`` itself if its value, reason and message are the same.
+    """
     status = "True" if value else "False"
     if present_condition is not None and (
         present_condition.status,

@@ -67,7 +67,10 @@ class DriverRunner:
         view.operations.subscribe(self._on_operation)
 
     async def run(self) -> None:
-        """Runs until cancelled. The next leader executes unfinished orders again."""
+        """Discovers devices and executes the orders of operations until cancelled, then stops the running orders.
+
+        The next leader executes unfinished orders again.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.discovery.run())

@@ -64,7 +64,7 @@ CRASH_POINTS = (
 
 
 class OperationController:
-    """Reconciles operations by their keys (namespace, name).
+    """Takes the next step of an operation whenever the operation is due; operations are named by (namespace, name).
 
     ``executor_of`` returns the executor of a device, empty if there is none; ``silent_s`` for how long an executor was
     not seen alive.
@@ -156,9 +156,11 @@ class OperationController:
         )
 
     def _usage(self, name: str, policy: AcceleratorPolicySpec, operation: AcceleratorOperation, now: datetime) -> Usage:
-        """Counts how much of the quota of the policy ``name`` an operation's namespace uses, without the operation
-        itself. Operations that this policy allowed and attached devices of its classes count. An operation that cannot
-        be decoded counts for every policy, and where no more can be noted, none begins."""
+        """Returns how much of the quota of the policy ``name`` an operation's namespace uses, without the operation.
+
+        Operations that this policy allowed and attached devices of its classes count. An operation that cannot
+        be decoded counts for every policy, and where no more can be noted, none begins.
+        """
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
         other_operations = [
             other_operation
@@ -304,7 +306,10 @@ class OperationController:
         attached_by: OperationRef | None,
         message: str = "",
     ) -> None:
-        """Applies the results of operations to a device. ``quarantined`` None keeps the present quarantine."""
+        """Writes the locking operation, the quarantine and the attaching operation into the status of a device.
+
+        ``quarantined`` None keeps the present quarantine.
+        """
         conditions = [
             condition
             for condition in device.status.conditions
@@ -428,7 +433,7 @@ class OperationController:
 
 
 def _is_recent(start_time: str, now: datetime) -> bool:
-    """Returns True if an operation of that time counts for a quota of an hour."""
+    """Returns True if an operation that began at ``start_time`` counts for hourly quotas: it began in the last hour."""
     return datetime.fromisoformat(start_time) > now - timedelta(seconds=_HOUR_S)
 
 

@@ -138,7 +138,10 @@ def _conditions(
 
 
 def _with_generation(conditions: Sequence[Condition], operation: AcceleratorOperation) -> tuple[Condition, ...]:
-    """Returns conditions with the present generation, because ``kubectl wait`` accepts no older ones."""
+    """Returns copies of conditions that have the present generation of the operation as observed generation.
+
+    ``kubectl wait`` accepts no conditions of an older generation.
+    """
     generation = operation.metadata.generation
     return tuple(replace(condition, observed_generation=generation) for condition in conditions)
 

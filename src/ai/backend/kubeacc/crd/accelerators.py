@@ -168,7 +168,10 @@ class Holder(Resource, frozen=True, kw_only=True):
 
 
 class Usage(Resource, frozen=True, kw_only=True):
-    """The use of the device when it was last measured, at most once a minute; series are for a metrics server."""
+    """The use of the device when it was last measured, at most once a minute. Earlier values are not kept.
+
+    Series are for a metrics server.
+    """
 
     measured_at: Time
     utilization_percent: Decimal | None = None
@@ -219,7 +222,10 @@ class AcceleratorStatus(Resource, frozen=True, kw_only=True):
 
     @property
     def is_quarantined(self) -> bool:
-        """True after an operation ended without anybody knowing the device's state, until it is reset or detached."""
+        """True if the device has the condition ``Quarantined``, because an operation ended and left an unknown state.
+
+        A reset or a detachment of the device ends the quarantine.
+        """
         return any(
             condition.type == ControllerCondition.QUARANTINED and condition.status == "True"
             for condition in self.conditions

@@ -174,7 +174,10 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 
 def _selectable(kind: Kind) -> list[dict[str, str]]:
-    """Returns the fields that a watcher may select by: a node plugin reads only what is about its node."""
+    """Returns the fields of a kind that watchers may select objects by.
+
+    A node plugin thus reads only what is about its node.
+    """
     paths = {ACCELERATOR.name: [".spec.nodeName"], OPERATION.name: [".status.executor", ".spec.accelerator"]}
     return [{"jsonPath": path} for path in paths.get(kind.name, ())]
 

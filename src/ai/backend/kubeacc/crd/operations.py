@@ -42,7 +42,10 @@ class PodReference(Resource, frozen=True, kw_only=True):
 
 
 class AttachParameters(Resource, frozen=True, kw_only=True):
-    """``gatedPod`` is a pod of the operation's namespace whose scheduling gate falls when the device is attached."""
+    """The node to which a device is attached, and a pod of the operation's namespace that waits for the device.
+
+    The scheduling gate of the pod ``gatedPod`` falls when the device is attached.
+    """
 
     node_name: ObjectName
     gated_pod: PodReference | None = None
@@ -176,7 +179,7 @@ class Report(Resource, frozen=True, kw_only=True):
 
 
 class AcceleratorOperationStatus(Resource, frozen=True, kw_only=True):
-    """The course of an operation. ``report`` is the executor's, everything else the controllers'."""
+    """The progress and the result of an operation. The executor writes ``report``, the controllers everything else."""
 
     observed_generation: Annotated[int, Meta(ge=0)] = 0
     phase: OperationPhase = OperationPhase.PENDING

@@ -25,7 +25,7 @@ class PolicySubject(Resource, frozen=True, kw_only=True):
 
 
 class Quota(Resource, frozen=True, kw_only=True):
-    """Limits of the subjects together, in each namespace; a missing one is no limit."""
+    """The limits of a policy for all of its subjects together, in each namespace; a missing limit is no limit."""
 
     attached_devices: Count | None = None
     concurrent_operations: Count | None = None
@@ -33,7 +33,7 @@ class Quota(Resource, frozen=True, kw_only=True):
 
 
 class Sharing(Resource, frozen=True, kw_only=True):
-    """Limits who may hold a device together. ``exclusive``: one namespace at a time."""
+    """Limits the workloads that may hold a device together. ``exclusive``: workloads of one namespace at a time."""
 
     max_workloads_per_device: Annotated[int, Meta(ge=1, le=1024)] = 1
     exclusive: bool = True
@@ -55,7 +55,7 @@ class MaintenanceWindow(Resource, frozen=True, kw_only=True):
 
 
 class AcceleratorPolicySpec(Resource, frozen=True, kw_only=True):
-    """Says who may do what on which devices. What no policy allows is refused."""
+    """Permits operations of subjects on devices, with limits. An operation that no policy permits is refused."""
 
     class_names: Annotated[NameSet, Meta(description="The classes that the policy is about; without any, all.")] = ()
     namespaces: Annotated[NameSet, Meta(description="Where operations may be asked for; without any, everywhere.")] = ()
@@ -105,7 +105,10 @@ class RecentOperation(Resource, frozen=True, kw_only=True):
 
 
 class AcceleratorPolicyStatus(Resource, frozen=True, kw_only=True):
-    """``recentOperations`` outlives the operations: who deletes what has ended gets no more than the quota."""
+    """The present use of a policy: running operations, and operations of the last hour that count for the quota.
+
+    ``recentOperations`` outlives the operations: who deletes what has ended gets no more than the quota.
+    """
 
     observed_generation: Annotated[int, Meta(ge=0)] = 0
     running_operations: Count = 0

@@ -23,7 +23,9 @@ class NotStructural(TypeError):
 
 
 def structural_schema(resource: type[Resource], *, with_defaults: bool) -> Schema:
-    """Returns the schema of a resource's part. Defaults belong to a spec: in a status they would have no writer.
+    """Returns the structural OpenAPI schema of a resource type, with the defaults of fields if ``with_defaults``.
+
+    Defaults belong to a spec: in a status they would have no writer.
 
     Raises:
         NotStructural: a type without a counterpart, or text or a collection without a limit.
@@ -60,7 +62,10 @@ class _SchemaWriter:
         raise NotStructural(f"{field_path} has no structural schema: {type(node).__name__}")
 
     def _optional(self, node: types.UnionType, field_path: str) -> Schema:
-        """Returns the schema of the other type: a field without a value is left out, never null."""
+        """Returns the schema of a type ``X | None``, which is the schema of X.
+
+        A field without a value is left out of an object, and is never null.
+        """
         other_types = [member_type for member_type in node.types if not isinstance(member_type, types.NoneType)]
         if len(other_types) != 1:
             raise NotStructural(f"{field_path} is one of several types")
@@ -115,7 +120,7 @@ def _without_nones(schema: Mapping[str, Any]) -> Schema:
 
 
 def _default(value: Any) -> Any:
-    """Returns the default that the schema states; None for absence, which needs no statement."""
+    """Returns a field's default as JSON for the schema, or None if the schema need not state the default."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bool | int):

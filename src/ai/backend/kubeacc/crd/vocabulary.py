@@ -45,7 +45,10 @@ class AcceleratorType(StrEnum):
 
 
 class Attachment(StrEnum):
-    """``Local``: the device is built into its node. ``Remote``: a fabric or an IaaS connects it to a node."""
+    """The way in which a device is connected to a node.
+
+    ``Local``: the device is built into its node. ``Remote``: a fabric or an IaaS connects it to a node.
+    """
 
     LOCAL = "Local"
     REMOTE = "Remote"
@@ -64,7 +67,7 @@ class PowerState(StrEnum):
 
 
 class LifecycleOwner(StrEnum):
-    """``KubeAcc``: kube-acc operates devices and offers them to pods. ``DevicePlugin``: somebody else's plugin does."""
+    """The party that operates a device and offers it to pods: kube-acc or the device plugin of somebody else."""
 
     KUBE_ACC = "KubeAcc"
     DEVICE_PLUGIN = "DevicePlugin"

@@ -19,7 +19,7 @@ class ArtifactAccountSettings(Settings):
 
 
 class ArtifactSettings(Settings):
-    """From where images of operations are fetched, and how much of them is kept."""
+    """The table ``[artifacts]``: the hosts from which images of devices are fetched, and limits of stored images."""
 
     allowed_hosts: tuple[str, ...] = Field(
         (),

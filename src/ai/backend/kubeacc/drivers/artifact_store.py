@@ -84,7 +84,10 @@ class ArtifactStore:
         return target
 
     async def _download(self, artifact: Artifact, source: ImageSource, partial_path: Path) -> bool:
-        """Completes a partial file. Returns True if the file had a beginning."""
+        """Downloads the missing rest of an image into a partial file.
+
+        Returns True if the file already had a beginning.
+        """
         limit = self._settings.max_size
         file: BinaryIO = await asyncio.to_thread(_open_partial, partial_path)
         try:

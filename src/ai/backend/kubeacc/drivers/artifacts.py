@@ -15,8 +15,9 @@ from ai.backend.kubeacc.crd.operations import Artifact
 
 
 def verify_signature(artifact: Artifact, signers: Iterable[Signer], *, is_required: bool) -> None:
-    """Verifies the signature of an image. A class with signers, and a policy that says so, require a signature.
+    """Raises ArtifactRejected if the signature of an image is wrong, or missing although it is required.
 
+    A class with signers, and a policy that says so, require a signature.
     Ed25519 signs the 32 bytes of the digest; ECDSA on P-256 signs the image by its SHA-256 digest.
 
     Raises:
@@ -54,7 +55,7 @@ def verify_signature(artifact: Artifact, signers: Iterable[Signer], *, is_requir
 
 
 def local_image(artifact: Artifact, folder: Path) -> Path:
-    """Returns the path of a ``file:///`` image in the folder of images, wherever its links lead inside of it.
+    """Returns the path of a ``file:///`` image, with links resolved, after a check that it is in the folder of images.
 
     Raises InvalidInput: another scheme, or a path that leaves the folder. NotFound: no such file.
     """

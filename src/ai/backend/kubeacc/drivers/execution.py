@@ -105,7 +105,10 @@ class OrderExecution:
         return {}
 
     async def _undo_until_done(self, order: Order) -> Mapping[str, str]:
-        """Undoes an order, and repeats this after temporary failures. The controllers end it if it takes too long."""
+        """Undoes an order, and tries again after temporary failures. Returns the facts of the undone order.
+
+        The controllers end the attempts if they take too long.
+        """
         delays = Backoff(*_UNDO_DELAYS_S, jitter=0.5)
         while True:
             try:

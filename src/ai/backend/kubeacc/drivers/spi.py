@@ -43,10 +43,11 @@ class DriverDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbstractAcceleratorDriver(ABC):
-    """Acts on devices. Every action is safe to repeat, and returns once the device is so.
+    """Base class of drivers, which attach, program and diagnose devices. An action returns once it has had its effect.
 
-    Actions raise NotFound for an unknown device, Conflict while a workload holds it, InvalidInput for what the device
-    cannot do, and an error that is ``retryable`` where the same action may succeed later.
+    Every action is safe to repeat. Actions raise NotFound for an unknown device, Conflict while a workload holds it,
+    InvalidInput for what the device cannot do, and an error that is ``retryable`` where the same action may succeed
+    later.
     """
 
     name: ClassVar[str]

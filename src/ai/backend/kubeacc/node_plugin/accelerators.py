@@ -112,10 +112,9 @@ class AcceleratorReports(PeriodicLoop):
         await self.reflector.run()
 
     def withheld_reason(self, key: DeviceKey) -> str:
-        """Returns why a device is given to no new workload.
+        """Returns the reason for which no new workload gets a device, or an empty text if workloads may get the device.
 
-        Returns an empty text if it may be given. A device whose object cannot be
-        decoded is withheld, because an operation may hold it.
+        A device whose object cannot be decoded is withheld, because an operation may hold it.
         """
         if other_plugin := self._tracker.competing_plugin(key):
             return f"the plugin {other_plugin} has the device"
@@ -141,7 +140,10 @@ class AcceleratorReports(PeriodicLoop):
         return devices
 
     def key_of(self, name: str) -> DeviceKey | None:
-        """Returns the plugin and the device of an Accelerator of this node, even if the device is detached."""
+        """Returns the plugin and the device id of the Accelerator object ``name`` of this node.
+
+        Finds detached devices too. Returns None if there is no such object.
+        """
         accelerator = self.reflector.get(name)
         return (accelerator.spec.driver, DeviceId(accelerator.spec.device_id)) if accelerator is not None else None
 

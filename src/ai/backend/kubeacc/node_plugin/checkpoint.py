@@ -69,7 +69,10 @@ class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """Stores workload records in a directory. Every method raises OSError and has changed nothing then."""
+    """Stores workload records in a directory, one file for each workload.
+
+    If a method raises OSError, it has changed nothing.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -104,7 +107,10 @@ class Checkpoint:
             self._sync_directory()
 
     def delete(self, uid: str) -> None:
-        """Removes a record. A record that is back after a loss of power is released again."""
+        """Removes the record of a workload. A missing record is no error.
+
+        A record that is back after a loss of power is released again.
+        """
         self._path(uid).unlink(missing_ok=True)
 
     def _sync_directory(self) -> None:

@@ -96,7 +96,10 @@ class DevicePlugin:
         return answer
 
     def preference(self) -> DevicePreference:
-        """Returns the chooser among the present devices. Links are weighed once for each list of devices."""
+        """Returns the object that chooses preferred devices among the plugin's present devices.
+
+        Links are weighed once for each list of devices.
+        """
         devices = self._tracker.devices(self.plugin_key)
         if self._preference is None or self._preference[0] is not devices:
             names = [device_name(device.device_id) for device in devices]
@@ -171,7 +174,7 @@ def plugin_options() -> Any:
 
 
 def device_list(devices: dict[str, ComputeDevice]) -> Any:
-    """Returns the message of ``ListAndWatch``."""
+    """Returns the message by which ``ListAndWatch`` reports devices to the kubelet, with health and NUMA node."""
     device_message = wire.device_plugin.ListAndWatchResponse()
     for name, device in devices.items():
         device_entry = device_message.devices.add(

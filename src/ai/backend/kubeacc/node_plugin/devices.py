@@ -137,7 +137,7 @@ class DeviceTracker(PeriodicLoop):
         self._listeners.append(listener)
 
     def plugin_keys(self) -> list[str]:
-        """Returns the device names of the plugins that have answered."""
+        """Returns the keys of the plugins that have listed their devices at least once."""
         return list(self._listings)
 
     def devices(self, plugin_key: str) -> tuple[ComputeDevice, ...]:
@@ -146,7 +146,7 @@ class DeviceTracker(PeriodicLoop):
         return listing.devices if listing is not None else ()
 
     def by_name(self) -> dict[str, tuple[str, ComputeDevice]]:
-        """Returns the plugin and the device by the device's name in the cluster."""
+        """Returns a map from the name of each device in the cluster to its plugin's key and the device."""
         return {
             name_in_cluster(key, device.device_id): (key, device)
             for key in self._listings
@@ -162,7 +162,7 @@ class DeviceTracker(PeriodicLoop):
         return self._claimed.get(key, "")
 
     def plugin_handle(self, plugin_key: str) -> PluginHandle | None:
-        """Returns the started plugin of a device name."""
+        """Returns the handle of the plugin with the given key, or None if no such plugin has started."""
         return next((handle for handle in self.handles if handle.key == plugin_key and handle.started), None)
 
     async def once(self) -> None:

@@ -29,9 +29,10 @@ _MAX_ERROR = 1000
 
 
 class DraDriver:
-    """Prepares and unprepares devices for the resource claims of this node. An answer has an entry for each claim; what
-    fails for one claim is its error alone. Both calls are safe to repeat, also by a kubelet or a plugin that was
-    restarted between.
+    """Prepares and unprepares devices for the resource claims of this node when the kubelet calls.
+
+    An answer has an entry for each claim; what fails for one claim is its error alone. Both calls are safe to repeat,
+    also by a kubelet or a plugin that was restarted between.
 
     ``pool`` is the name of the node's pool of devices.
     """
@@ -86,9 +87,11 @@ class DraDriver:
             entry.error = f"internal error: {type(e).__name__}"
 
     async def _requested_workload(self, claim: Any) -> WorkloadRecord:
-        """Returns the workload that a claim describes. A prepared claim needs no answer of the API server.
+        """Returns the stored workload record of a claim that is prepared, or a new workload record for any other claim.
 
-        Raises Conflict: the claim is another one by now, or has no devices of ours."""
+        A new record needs an answer of the API server, a stored one does not.
+        Raises Conflict: the claim is another one by now, or has no devices of ours.
+        """
         existing_record = self._workloads.records.get(claim.uid)
         if existing_record is not None and existing_record.phase == "prepared":
             return existing_record

@@ -21,7 +21,10 @@ _UNSUPPORTED = ("networks", "extra_syscalls", "cpuset", "memory_nodes", "cpu_lim
 
 
 def check_supported(plugin_key: str, config: WorkloadConfig) -> None:
-    """Raises CreationDenied for a configuration that pods cannot have, so that no part is missing silently."""
+    """Raises CreationDenied if a plugin's workload configuration has a part that cannot be applied to a pod.
+
+    Without this check the part would be missing silently.
+    """
     unsupported_fields = [name for name in _UNSUPPORTED if getattr(config, name)]
     if unsupported_fields:
         message = f"the plugin {plugin_key} sets {', '.join(unsupported_fields)}, which no plugin can set for a pod"
@@ -129,7 +132,10 @@ def _edits(config: WorkloadConfig, described_names: Collection[str]) -> dict[str
 
 
 def allocate_response(configs: Mapping[str, WorkloadConfig], described_names: Collection[str]) -> Any:
-    """Returns the answer of ``Allocate`` for one container. Raises CreationDenied for what it cannot express."""
+    """Returns the answer to ``Allocate`` for one container, from the workload configurations of the plugins.
+
+    Raises CreationDenied for a configuration that the device plugin interface cannot express.
+    """
     answer = wire.device_plugin.ContainerAllocateResponse()
     for plugin_key, config in configs.items():
         if config.extra_gids:

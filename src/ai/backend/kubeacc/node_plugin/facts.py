@@ -37,8 +37,10 @@ def boot_id() -> str:
 
 
 class FactStore:
-    """Stores the facts of all devices in one file. Where it cannot be read, or is of an earlier start of the machine,
-    the facts are unknown."""
+    """Stores the facts of all devices in one file.
+
+    The facts are unknown if the file cannot be read, or is of an earlier start of the machine.
+    """
 
     def __init__(self, path: Path, *, current_boot_id: str | None = None) -> None:
         self._path = path

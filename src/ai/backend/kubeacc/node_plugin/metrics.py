@@ -35,7 +35,7 @@ class DeviceMetrics:
         self._tracker, self._holders, self._measurements = tracker, holders, measurements
 
     async def measure(self) -> Mapping[str, float]:
-        """Measures again unless this was just done, and returns the gauges of the node plugin itself."""
+        """Measures the devices unless this was just done, and returns the numbers of all, healthy and held devices."""
         await self._measurements.current()
         devices = [device for key in self._tracker.plugin_keys() for device in self._tracker.devices(key)]
         healthy = sum(1 for device in devices if device.health is DeviceHealth.HEALTHY)

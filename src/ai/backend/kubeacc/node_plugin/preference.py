@@ -15,7 +15,7 @@ class DevicePreference:
     """
 
     def __init__(self, devices: Sequence[ComputeDevice], ids: Sequence[str]) -> None:
-        """``ids`` are the names by which the kubelet knows the devices, in the same order."""
+        """Prepares the choice among devices. ``ids`` are the kubelet's names of ``devices``, in the same order."""
         self._ids = tuple(ids)
         self._rank_of_id = {name: rank for rank, name in enumerate(self._ids)}
         # Without stated links, devices of one NUMA node are nearer to each other than to others.

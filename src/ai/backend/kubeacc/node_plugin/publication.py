@@ -144,7 +144,7 @@ class SlicePublication(PeriodicLoop):
         return [key for key, offer in offer_of_plugin.items() if offer.by == "dra" and offer.attach]
 
     async def _probe_features(self) -> None:
-        """Finds out which parts of a slice the cluster keeps.
+        """Detects the parts of a ResourceSlice that the cluster keeps, by means of a slice of probe devices.
 
         If the cluster drops a part that withholds a device, a pod would get a device that has failed or is not there.
         """

@@ -94,8 +94,10 @@ async def grpc_client(path: Path, service: str) -> AsyncIterator[Callable[..., A
 
 
 async def wait_for_change(*paths: Path) -> None:
-    """Returns when one of the files is removed or replaced, for example by a restarted kubelet, which sends no other
-    notice."""
+    """Waits until one of the files is removed or replaced, for example the socket of a kubelet that restarts.
+
+    A restarted kubelet sends no other notice.
+    """
     initial_identities = [_file_identity(path) for path in paths]
     while all(initial_identities) and [_file_identity(path) for path in paths] == initial_identities:  # noqa: ASYNC110  # of other processes
         await asyncio.sleep(_CHECK_S)

@@ -40,10 +40,12 @@ BINDING: Mapping[str, Any] = {
 
 
 class OfferedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
-    effect with a value, whether several claims may share it (consumable capacity), whether it must be attached before
-    its pod is bound (binding conditions), and the host bridge that it is below, by which claims join it with devices of
-    other drivers (``matchAttribute``)."""
+    """Represents a device that the node offers to claims, with the facts that its ResourceSlice states about it.
+
+    These are the type of its Accelerator, taints as pairs of key and effect with a value, whether several claims may
+    share it (consumable capacity), whether it must be attached before its pod is bound (binding conditions), and the
+    host bridge that it is below, by which claims join it with devices of other drivers (``matchAttribute``).
+    """
 
     plugin: str
     type: str
@@ -59,9 +61,10 @@ class OfferedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """Names the parts of a slice that the cluster keeps. The cluster drops parts whose feature gate is off.
+    """Holds, for each optional part of a ResourceSlice, if the cluster keeps the part: its feature gate is on.
 
-    On by default from 1.36 on: before, devices with a taint are left out, and claims get whole devices of the node."""
+    On by default from 1.36 on: before, devices with a taint are left out, and claims get whole devices of the node.
+    """
 
     taints: bool = True
     counters: bool = True
@@ -131,7 +134,10 @@ def slice_specs(
 
 
 def _is_possible(offered_device: OfferedDevice, features: SliceFeatures) -> bool:
-    """Returns True if a device can be offered as it is. A device that may not be allocated needs a taint."""
+    """Returns True if the cluster keeps the parts of a slice that the device needs, so that it can be offered.
+
+    A device with taints needs taints; a detached device needs conditions for binding.
+    """
     return (features.taints or not offered_device.taints) and (features.binding or not offered_device.is_detached)
 
 
@@ -141,7 +147,10 @@ def offers_anything(device: ComputeDevice) -> bool:
 
 
 def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
-    """Returns a group for each device with a direct link: the name of the first device that such links reach."""
+    """Returns the link group of each device that has direct links; devices that links connect have the same group.
+
+    The name of a group is the name of its first device.
+    """
     device_by_id: dict[str, ComputeDevice] = {device.device_id: device for device in devices}
     groups: dict[str, str] = {}
     for first_id in sorted(device_by_id):
@@ -163,7 +172,7 @@ def _peers(device: ComputeDevice) -> list[str]:
 
 
 def parent_of(device_id: str, listed_ids: Container[str]) -> str:
-    """Returns the listed device of which a partition is a part.
+    """Returns the id in ``listed_ids`` of the device of which the partition ``device_id`` is a part.
 
     Returns an empty text for a whole device. A partition's id begins with the device's id.
     """
@@ -176,7 +185,10 @@ def parent_of(device_id: str, listed_ids: Container[str]) -> str:
 
 
 def _counter_parents(offered_devices: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
-    """Returns, for each partition and each device that is cut, the device whose counters it consumes."""
+    """Returns the device whose counters each partition consumes: the device of which the partition is a part.
+
+    A device that is cut into partitions consumes its own counters.
+    """
     parents: dict[tuple[str, str], OfferedDevice] = {}
     for plugin in {offered_device.plugin for offered_device in offered_devices}:
         plugin_devices: dict[str, OfferedDevice] = {
@@ -272,5 +284,5 @@ def _identifier(name: str) -> str:
 
 
 def taint_value(reason: str) -> str:
-    """Returns a reason as the value of a taint, which is that of a label."""
+    """Returns a reason with only the characters that the value of a taint may have, and no longer than it may be."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", reason)[:_MAX_TAINT_VALUE].strip("-_.")

@@ -29,8 +29,11 @@ _OPTIONAL, _REPEATED = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto
 
 
 def _messages(package: str, table: Mapping[str, str]) -> SimpleNamespace:
-    """Makes a class for each message of a table: name -> fields as ``name=number:type``, with ``[]`` for a list, ``{}``
-    for a map from strings, and ``?`` for presence. An ``enum`` is sent as a number."""
+    """Makes the protobuf message classes of a package from a table of message names and fields.
+
+    A field is ``name=number:type``, with ``[]`` for a list, ``{}`` for a map from strings, and ``?`` for presence.
+    An ``enum`` is sent as a number.
+    """
     file_descriptor = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for message_name, fields in table.items():
         message = file_descriptor.message_type.add(name=message_name)

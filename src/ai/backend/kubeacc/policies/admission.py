@@ -34,7 +34,7 @@ _API = "admissionregistration.k8s.io/v1"
 
 
 def requester_policy() -> dict[str, Any]:
-    """Returns the admission policy that makes an operation name its writer, and only groups of its writer."""
+    """Returns the admission policy that requires an operation to name its writer, and only groups of its writer."""
     validations = [
         {
             "expression": "object.spec.requestedBy == request.userInfo.username",

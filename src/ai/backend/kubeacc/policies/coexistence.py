@@ -26,7 +26,10 @@ class DeviceClaims(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Names the owner of a device. ``owner`` None: two claim a device that only one may have; nobody operates it."""
+    """Holds the owner of a device, and the reason and message for this owner.
+
+    ``owner`` is None if two parties claim a device that only one may have. Nobody operates such a device.
+    """
 
     owner: LifecycleOwner | None
     reason: str

@@ -18,8 +18,11 @@ from ai.backend.kubeacc.crd.vocabulary import SubjectKind
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts a namespace's use of what a policy limits: attached remote devices, operations that hold a device, and
-    operations of the last hour. Only classes and subjects of the policy count."""
+    """Counts how much a namespace uses of the limits of a policy.
+
+    Counted are attached remote devices, operations that hold a device, and operations of the last hour. Only classes
+    and subjects of the policy count.
+    """
 
     attached_devices: int = 0
     concurrent_operations: int = 0
@@ -38,9 +41,9 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the answer of the policies for an operation. ``is_allowed`` False with ``retry_at`` or ``must_wait``: not
-    now, but maybe later.
+    """Holds the decision of the policies about an operation, with its reason.
 
+    ``is_allowed`` False with ``retry_at`` or ``must_wait``: not now, but maybe later.
     ``policy`` is the policy that allows the operation, ``may_run_while_held`` one of its rules.
     """
 
@@ -75,10 +78,7 @@ def evaluate(policies: Mapping[str, AcceleratorPolicySpec], context: OperationCo
 
 
 def _evaluate_one(name: str, policy: AcceleratorPolicySpec, context: OperationContext) -> tuple[Decision, int]:
-    """Returns the answer of one policy.
-
-    For a refusal, also returns how far the policy is from allowing the operation.
-    """
+    """Returns the decision of one policy about an operation, and how far the policy is from allowing the operation."""
     spec = context.spec
 
     def refuse(reason: str, message: str, *, waits: bool = False, retry_at: datetime | None = None) -> Decision:
@@ -147,7 +147,10 @@ def _needs_signature(policy: AcceleratorPolicySpec, spec: AcceleratorOperationSp
 
 
 def _exceeded_quota(policy: AcceleratorPolicySpec, usage: Usage, verb: OperationVerb) -> str | None:
-    """Returns a text about the limit that one more operation would exceed. Returns None if there is room."""
+    """Returns a text that states the limit of a policy's quota that one more operation would exceed.
+
+    Returns None if there is room.
+    """
     quota = policy.quota
     if quota is None:
         return None

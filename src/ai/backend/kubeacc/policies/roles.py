@@ -69,7 +69,10 @@ ROLES: Mapping[str, tuple[Grants, Mapping[str, str]]] = {
 
 
 def role(name: str) -> dict[str, Any]:
-    """Returns a ClusterRole. Bind ``kube-acc-operator`` in a namespace, the others in the cluster."""
+    """Returns the ClusterRole of kube-acc with the given name.
+
+    Bind ``kube-acc-operator`` in a namespace, the others in the cluster.
+    """
     grants, labels = ROLES[name]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -114,7 +117,10 @@ def _lease_role() -> list[dict[str, Any]]:
 
 
 def namespace() -> dict[str, Any]:
-    """Returns the namespace of kube-acc. Its name is fixed: the admission policies name the account of node plugins."""
+    """Returns the Namespace object of kube-acc.
+
+    Its name is fixed: the admission policies name the account of node plugins.
+    """
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 
 

@@ -12,8 +12,10 @@ ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Represents the keypair that signed a request and its user; ``role`` is the role of the user. ``administered`` are
-    the groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so.
+    """Represents the keypair that signed a request, and the user of the keypair.
+
+    ``role`` is the role of the user. ``administered`` are the groups of which the user is an administrator; sessions of
+    a user with ``sudo_session_enabled`` are told so.
     ``unproved`` are operations that take a recent proof of who asks, which this request has not.
     """
 
@@ -34,7 +36,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stimulus_id(self) -> str:
-        """Returns the text that names the caller as the cause of a transition."""
+        """Returns the text ``request of ACCESS_KEY``, by which recent transitions name the caller as their cause."""
         return f"request of {self.access_key}"
 
     @property

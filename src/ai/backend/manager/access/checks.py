@@ -58,7 +58,7 @@ def visibility_filter(caller: Caller, operation: Operation) -> dict[str, Any]:
 
 
 def is_protected(operation: Operation, owner_role: UserRole | None) -> bool:
-    """Returns True if domain admins may not perform an operation on the objects of owners of this role."""
+    """Returns True if domain admins may not perform an operation on the objects of users with the given role."""
     return owner_role in PROTECTED_ROLES.get(operation, ())
 
 

@@ -25,7 +25,10 @@ _ROLES = (UserRole.SUPERADMIN, UserRole.ADMIN, UserRole.MONITOR, UserRole.USER)
 
 
 class Operation(StrEnum):
-    """Names the operations with the scope of each role; the values complete "Only superadmins ..."."""
+    """The operations that need a permission, each with the scope that each role has for it.
+
+    The value of an operation completes the sentence "Only superadmins ...".
+    """
 
     _value_: str
     scopes: Mapping[UserRole, Scope]

@@ -60,8 +60,9 @@ def needs_of(
     optioned_plugins: Iterable[str] = (),
     has_folders: bool = False,
 ) -> frozenset[str]:
-    """Returns the features that the agents of a session must have. The session gives options to
-    ``optioned_plugins``.
+    """Returns the features that an agent must have to run a session with the given cluster and runtime class.
+
+    The session gives options to ``optioned_plugins``.
     """
     needed_features = {class_feature(runtime_class)} if runtime_class else set()
     if runtime_class and has_folders:
@@ -75,8 +76,9 @@ def needs_of(
 
 
 def features_of(agent: Agent) -> frozenset[str]:
-    """Returns the features that an agent has. An agent without a report about networks counts as able to make local
-    networks.
+    """Returns the features that an agent offers to sessions, from its reported runtime classes, plugins and networks.
+
+    An agent without a report about networks counts as able to make local networks.
     """
     features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
     features |= {folders_feature(class_report.name) for class_report in agent.runtime_classes if class_report.folders}

@@ -30,7 +30,7 @@ _FREE_LETTER, _FULL_LETTER, _FAILED_LETTER = "0", "f", "x"
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):
-    """Every agent as a row of ``columns``.
+    """Represents all agents in a compact form, one row of values for each agent; ``columns`` names the values.
 
     Attributes:
         slots: the names of the amounts in ``available`` and ``occupied``.
@@ -51,7 +51,10 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _WordNumbers:
-    """Assigns numbers to words, in the order in which the words appear."""
+    """Numbers the words of a fleet view, from 0 on, so that rows contain numbers in place of repeated words.
+
+    Numbers are assigned in the order in which the words appear.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -78,8 +81,9 @@ def _hardware_of(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _state_letter(device: Mapping[str, Any], held_amounts: Mapping[tuple[str, str], Decimal]) -> str:
-    """Returns a character that shows how much of a device is used, by its most used slot, or that the device has
-    failed.
+    """Returns the character of a device in the fleet view: failed, free, tenths in use, or full.
+
+    The most used slot of the device counts.
     """
     if device.get("health", DeviceHealth.HEALTHY.value) != DeviceHealth.HEALTHY.value:
         return _FAILED_LETTER

@@ -29,7 +29,7 @@ FETCHING_RUNTIMES = PULLING_RUNTIMES | {"kubernetes"}
 
 
 def counted_ids(device: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the id of a reported device, and the ids of the partitions whose use counts as use of the device."""
+    """Returns the ids whose use counts as use of a reported device: the device's id and its partitions' ids."""
     partition_ids = device.get("partition_ids") or ()
     return str(device.get("device_id")), *(str(partition_id) for partition_id in partition_ids)
 
@@ -99,7 +99,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compute_plugins(self) -> Mapping[str, Mapping[str, Any]]:
-        """Maps plugin names to version, health and the plugin's own information."""
+        """The version, health and further information of each accelerator plugin of the agent, by the plugin's name."""
         return {
             plugin.name: {
                 **plugin.info,
@@ -112,8 +112,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the fields of an agent that change while the agent runs. ``version_id`` grows with each report that says
-    something new, as of devices.
+    """Holds the fields of an agent that change while the agent runs, such as its status and its occupied slots.
+
+    ``version_id`` grows with each report that says something new, as of devices.
     """
 
     status: AgentStatus
@@ -124,8 +125,9 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotTypeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a slot type that at least one agent has reported at some time. ``display`` is a ``SlotDisplay`` as
-    builtins, or empty.
+    """Describes the type and the display data of a slot that at least one agent has reported at some time.
+
+    ``display`` is a ``SlotDisplay`` as builtins, or empty.
     """
 
     slot_name: SlotName
@@ -161,9 +163,11 @@ class PresenceDifferences(msgspec.Struct, frozen=True):
 
 
 class KernelOccupancy(msgspec.Struct, frozen=True, kw_only=True):
-    """Summarizes a kernel or device claim that occupies an agent. The fields are those of :class:`Kernel` and of its
-    session. ``claim_id`` is the device claim whose devices the kernel has besides its own. With ``is_claim`` it is a
-    claim itself, whose id is ``kernel_id``; ``scope`` is its domain, project and user then.
+    """Summarizes a kernel or a device claim that occupies an agent.
+
+    The fields are those of :class:`Kernel` and of its session. ``claim_id`` is the device claim whose devices the
+    kernel has besides its own. With ``is_claim`` it is a claim itself, whose id is ``kernel_id``; ``scope`` is its
+    domain, project and user then.
     """
 
     kernel_id: KernelId

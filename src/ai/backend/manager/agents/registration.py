@@ -199,8 +199,9 @@ class AgentRegistry:
         return replace(reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved)
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Records the contact of agents that report no change since their last heartbeat. An agent whose last heartbeat
-        this process does not have, or did not fully admit, is returned as ``stale``.
+        """Records the contact of agents that report no change since their last heartbeat.
+
+        An agent whose last heartbeat this process does not have, or did not fully admit, is returned as ``stale``.
         """
         stale_agents: list[str] = []
         unknown_kernels: dict[str, list[KernelPresence]] = {}
@@ -232,8 +233,9 @@ class AgentRegistry:
             self._last_written_at[agent_id] = monotonic_now
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Returns True if an agent's report is not newer than its newest report, and records a
-        newer one as the newest.
+        """Returns True if a report of an agent is not newer than the newest report that was received from the agent.
+
+        Records a newer report as the newest. A report without a number is never outdated.
         """
         epoch_and_number = report.epoch, report.number
         if report.number and epoch_and_number <= self._newest_heartbeat.get(agent_id, (0, 0)):
@@ -244,7 +246,7 @@ class AgentRegistry:
 
     @property
     def registered(self) -> Collection[AgentId]:
-        """Returns the agents that have registered with this process and have not been lost since."""
+        """The ids of the agents that have registered with this process and have not been lost since."""
         return self._fingerprints.keys()
 
     def record_contact(self, agent_id: AgentId, speaker: str | None = None) -> None:
@@ -365,8 +367,9 @@ def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
 
 
 def _display_data(slot: SlotReport) -> Mapping[str, Any]:
-    """Returns the display data of a slot, or an empty map if they are malformed, so that the agent
-    is still registered.
+    """Returns the display data that an agent reports for a slot, or an empty map if the data are malformed.
+
+    An agent with malformed display data is thus still registered.
     """
     if not slot.display:
         return {}

@@ -9,7 +9,7 @@ from ai.backend.manager.metrics.history import Series, Span
 
 
 class HistoryQuery(Schema, frozen=True):
-    """``hour``: the last hour by 5 seconds; ``day``: the last day by minutes."""
+    """Selects the span of a metric history: ``hour`` is the last hour by 5 seconds, ``day`` the last day by minutes."""
 
     span: Span = "hour"
 

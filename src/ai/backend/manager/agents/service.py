@@ -78,7 +78,10 @@ class AgentService:
         return await self.store.count_by_status()
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
-        """Returns, by agent, the kernels that occupy agents, or an empty map if the caller may not see agents."""
+        """Returns, for each of the agents, the kernels and device claims that occupy it.
+
+        Returns an empty map if the caller may not see agents.
+        """
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return {}
         holdings: dict[str, list[KernelOccupancy]] = {}

@@ -35,7 +35,10 @@ class SlotCatalogue:
         self._newest_slot_types = {slot.slot_name: slot for slot in await self._agents.slot_types()}
 
     def pin_slot_types(self) -> None:
-        """Fixes the slot types that the current request sees; the dispatcher calls it once for each request."""
+        """Makes the current request see the present slot types until its end, also if agents report new ones.
+
+        The dispatcher calls it once for each request.
+        """
         current_resource_slots.set(self._newest_slot_types)
 
     @property

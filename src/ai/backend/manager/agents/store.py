@@ -50,7 +50,7 @@ class Occupancy(Protocol):
 
 
 class SlotUse(Protocol):
-    """Finds the live sessions that depend on the type of a slot."""
+    """Finds a live session that requests a slot, because the type of a slot in use must not change."""
 
     async def slot_user(self, slot: str) -> str | None:
         """Returns the name of a live session that requests the slot, or None if no session does."""
@@ -77,8 +77,9 @@ class Drainage(Protocol):
     """Ends the sessions that hold a device which an administrator drains."""
 
     async def end(self, session_ids: Sequence[SessionId], *, start_over: bool, stimulus_id: str) -> None:
-        """Requests the end of sessions that are not ending yet; with ``start_over``, batch sessions
-        wait to run again.
+        """Requests the end of the given sessions that are not ending yet.
+
+        With ``start_over``, batch sessions wait to run again.
         """
         ...
 

@@ -13,7 +13,10 @@ from ai.backend.manager.topics import SCHEDULE
 
 
 class ArrayLoop(PeriodicLoop):
-    """Counts the live elements of each array that are not held, and releases held ones up to the array's limit."""
+    """Releases held elements of arrays to the scheduler, until as many elements are live as the array's limit allows.
+
+    Held elements do not count as live here.
+    """
 
     period_s = 5.0
 

@@ -55,8 +55,9 @@ _COPIED_KERNEL_FIELDS = (
 
 
 class ArrayQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects arrays, the newest first; a field that is None does not restrict the selection. ``is_live``: those with
-    elements that have not ended.
+    """Selects arrays by owner, domain, id or name, the newest first. A field that is None does not restrict.
+
+    ``is_live``: those with elements that have not ended.
     """
 
     access_key: str | None = None
@@ -119,9 +120,9 @@ def has_failed(session: Session) -> bool:
 
 
 def parse_indices(indices_text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
-    """Parses indices such as ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and returns them with the number after ``%`` or
-    None.
+    """Parses indices such as ``0-99:5%8``. Returns the indices, and the number after ``%`` or None.
 
+    Other forms are ``1-1000`` and ``1,3,7-9``. The number after ``%`` says how many elements may run at a time.
     Raises InvalidInput if it is written otherwise, and LimitExceeded for more than ``limit`` indices.
     """
     range_list, has_limit, parallel_text = indices_text.replace(" ", "").partition("%")
@@ -150,14 +151,18 @@ def parse_indices(indices_text: str, *, limit: int) -> tuple[tuple[int, ...], in
 
 
 def array_variables(array_id: UUID, name: str, indices: Collection[int]) -> dict[str, str]:
-    """Returns the environment variables that all elements have; each element has its index in addition."""
+    """Returns the environment variables that are equal in all elements of an array: its id, name, count, MIN and MAX.
+
+    MIN and MAX are the lowest and the highest index. Each element has its own index in addition.
+    """
     values = {"ID": array_id, "NAME": name, "COUNT": len(indices), "MIN": min(indices), "MAX": max(indices)}
     return {f"{VARIABLE_PREFIX}{key}": str(value) for key, value in values.items()}
 
 
 def new_element(array: Session, index: int, generator: IdGenerator) -> Session:
-    """Returns a new session that is the element of an index. ``array`` is any session that has what all
-    elements share.
+    """Returns a new session that is the element of an array with the given index.
+
+    ``array`` is any session that has what all elements share.
     """
     return replace(
         renew_session(array, array.created_at, generator),

@@ -13,15 +13,17 @@ from ai.backend.manager.sessions.schemas import CreateSessionBody
 
 
 class CreateArrayBody(Schema, frozen=True):
-    """The body of a creation: ``indices`` are ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and ``%N`` after them lets N
-    elements be scheduled at a time. ``session`` is the request for each element, whose name is ``NAME-INDEX``."""
+    """The request for a new array: the indices of its elements, and the request for the session of each element.
+    ``indices`` are ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and ``%N`` after them lets N elements be scheduled at a time.
+    ``session`` is the request for each element, whose name is ``NAME-INDEX``.
+    """
 
     indices: Annotated[str, Meta(min_length=1, max_length=65_536)]
     session: CreateSessionBody
 
 
 class ListArraysQuery(Schema, frozen=True):
-    """``live`` leaves out arrays whose elements have all ended."""
+    """Selects a page of arrays; ``live`` leaves out arrays whose elements have all ended."""
 
     live: bool = False
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 20
@@ -54,7 +56,7 @@ class ArrayList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RetriedArray(msgspec.Struct, frozen=True, kw_only=True):
-    """The array, and how many of its elements were enqueued again."""
+    """The array after a retry, and the number of its elements that were enqueued again."""
 
     array: ArrayReply
     retried: int

@@ -189,7 +189,7 @@ def _is_permitted(caller: Caller, operation: Operation, array: model.SessionArra
 
 
 def _hold_elements(sessions: Sequence[Session], unheld_count: int) -> list[Session]:
-    """Returns the elements, of which all after the first ``free`` are held."""
+    """Returns all elements, with every element after the first ``unheld_count`` marked as held."""
     return [
         *sessions[:unheld_count],
         *(replace(session, starts_at=model.HELD_UNTIL) for session in sessions[unheld_count:]),

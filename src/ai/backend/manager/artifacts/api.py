@@ -49,7 +49,7 @@ def _wire_value(value: Any) -> Any:
 
 
 def _reply_of(kind: type[T], value: Any, **others: Any) -> T:
-    """Builds a reply of type ``kind`` from the equally named attributes of a value, and from ``others``."""
+    """Builds a reply of type ``kind``; a field that is not in ``others`` is copied from the value."""
     names = [name for name in kind.__struct_fields__ if name not in others]
     return kind(**{name: _wire_value(getattr(value, name)) for name in names}, **others)
 
@@ -67,7 +67,10 @@ def _revision_reply(kind: type[T], revision: Revision, progress_of: ProgressOf, 
 def artifact_item(
     caller: Caller, row: ArtifactRow, progress_of: ProgressOf, kind: type[schema.ArtifactItem] = schema.ArtifactItem
 ) -> schema.ArtifactItem:
-    """Builds a reply; only callers who see all artifacts learn who else may use one."""
+    """Builds the reply that describes an artifact with its revisions.
+
+    Only callers who see all artifacts get the viewers of the artifact.
+    """
     sees_viewers = is_permitted(caller, Operation.SEE_ALL_ARTIFACTS)
     access = {
         "restricted": EVERYONE not in viewers_of(row.artifact, row.registry),

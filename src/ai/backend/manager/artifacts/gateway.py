@@ -58,8 +58,10 @@ class ArtifactGateway(Protocol):
         """Yields pages of a hub's artifacts; a later page may repeat an artifact with more details."""
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> ImportState:
-        """Starts to fetch, verify and archive a revision, unless the import of this attempt already runs. ``ticket``:
-        the URL from another installation, for a revision that comes from one.
+        """Starts to fetch, verify and archive a revision, and returns the state of the import.
+
+        Does not start again if the import of this attempt already runs.
+        ``ticket``: the URL from another installation, for a revision that comes from one.
         """
 
     async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:

@@ -56,8 +56,9 @@ class RevisionWriter:
         unless_mounted: bool = False,
         **values: Any,
     ) -> Revision | None:
-        """Applies a trigger to a revision and stores the new status. Returns the new revision, ``loaded_revision``
-        itself if nothing changes, or None if ``loaded_revision`` is outdated and must be loaded again.
+        """Applies a trigger to a revision, stores the new status, and returns the new revision.
+
+        Returns ``loaded_revision`` itself if nothing changes, or None if it is outdated and must be loaded again.
 
         Raises:
             InvalidTransition: the status does not admit the trigger; the message is half a sentence.
@@ -91,7 +92,10 @@ class RevisionWriter:
         return new_revision
 
     async def update(self, loaded_revision: Revision, **values: Any) -> Revision | None:
-        """Stores values of a revision other than the status, or returns None as :meth:`apply` does."""
+        """Stores values of a revision other than the status, and returns the new revision.
+
+        Returns None if ``loaded_revision`` is outdated and must be loaded again.
+        """
         return await self._store.move(loaded_revision, at=self._clock.now(), **values)
 
 
@@ -103,7 +107,7 @@ _RETRY_NOTE = " (It is tried again.)"
 
 
 def problem_of(state: ImportState) -> BackendError:
-    """Returns the error of a failed import."""
+    """Converts the error in the state of a failed import to an exception."""
     error_document = state.error or {}
     code = str(error_document.get("type", "")).rpartition("/")[2]
     message = str(error_document.get("detail") or error_document.get("title") or f"the import is {state.phase.value}")
@@ -221,8 +225,9 @@ class ArtifactLoop(PeriodicLoop):
             state = await self._gateway.import_state(row) or await self._begin_import(row)
 
     async def _begin_import(self, row: RevisionRow) -> ImportState | None:
-        """Starts or joins the import of a revision, or returns None while another installation still imports the
-        revision.
+        """Starts the import of a revision, or joins the running import, and returns the state of the import.
+
+        Returns None while another installation still imports the revision.
         """
         ticket = None
         if row.registry.type is RegistryType.RESERVOIR:

@@ -182,8 +182,9 @@ def viewers_of(artifact: Artifact, registry: ArtifactRegistry) -> tuple[str, ...
 
 
 class Viewer(msgspec.Struct, frozen=True, kw_only=True):
-    """Represents a user who sees only available revisions of artifacts that are open to the user, a group or the
-    domain.
+    """Holds the ids by which a user's right to see artifacts is checked, for users who do not see all artifacts.
+
+    Such a user sees only available revisions of artifacts that are open to the user, a group or the domain.
     """
 
     user_id: UserId

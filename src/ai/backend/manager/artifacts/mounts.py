@@ -31,8 +31,9 @@ def is_artifact(mount: str) -> bool:
 
 @contextmanager
 def _with_artifact_name(ref: str) -> Iterator[None]:
-    """Adds the name of the artifact to the errors of a block; a missing or unavailable artifact
-    becomes InvalidInput.
+    """Adds the name of an artifact to the message of an error that the block raises.
+
+    A missing or unavailable artifact becomes InvalidInput.
     """
     try:
         yield
@@ -43,8 +44,9 @@ def _with_artifact_name(ref: str) -> Iterator[None]:
 
 
 class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Finds the revisions that a session's mounts name, and their directories on the nodes. ``wait_s``: seconds that
-    the creation of a session waits for a mountable copy.
+    """Finds the revisions that a session's mounts name, and the directories of the revisions on the nodes.
+
+    ``wait_s``: seconds that the creation of a session waits for a mountable copy.
     """
 
     gateway: ArtifactGateway

@@ -129,7 +129,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         return await self.store.registries()
 
     async def find(self, ref: str) -> ArtifactRegistry:
-        """Returns the registry of a name or id. Raises NotFound."""
+        """Returns the registry with the given name or id. Raises NotFound."""
         for registry in await self.store.registries():
             if ref in (registry.name, str(registry.id), registry.id.hex):
                 return registry
@@ -187,8 +187,9 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         viewers: Sequence[str] | None = None,
         user_import_bytes: int | None = None,
     ) -> ArtifactRegistry:
-        """Changes the values of a registry that are not None; ``user_import_bytes`` 0 forbids imports by users. Running
-        imports keep their storages.
+        """Changes the given values of a registry; a value of None is not changed.
+
+        ``user_import_bytes`` 0 forbids imports by users. Running imports keep their storages.
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.find(ref)
@@ -274,8 +275,10 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
     id_generator: IdGenerator
 
     async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
-        """Starts a background task that scans a registry. ``delegate_to``: a registry of the other installation that it
-        scans first (spec 03-17, "Delegate Scan"). Raises InvalidInput: a hub cannot scan for us.
+        """Starts a background task that scans a registry.
+
+        ``delegate_to``: a registry of the other installation, which scans it first (spec 03-17, "Delegate Scan").
+        Raises InvalidInput: a hub cannot scan for us.
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.registries.find(ref)

@@ -34,9 +34,11 @@ Storages = Annotated[dict[Word, Word], Meta(max_length=8)]
 
 
 class AddRegistryBody(Schema, frozen=True):
-    """``credentials``: ``token`` of a hub, ``access_key`` and ``secret_key`` of an installation. ``storages``: stage
+    """The request for a new registry of artifacts.
+    ``credentials``: ``token`` of a hub, ``access_key`` and ``secret_key`` of an installation. ``storages``: stage
     (download, verify, archive) -> ``proxy:storage``. ``viewers``: who may use its artifacts, except restricted ones.
-    ``user_import_bytes``: the largest revision that viewers may import; 0: none."""
+    ``user_import_bytes``: the largest revision that viewers may import; 0: none.
+    """
 
     name: Word
     type: RegistryType
@@ -58,7 +60,9 @@ class ChangeRegistryBody(Schema, frozen=True):
 
 
 class ChangeArtifactBody(Schema, frozen=True):
-    """``viewers``: who may use the artifact; None: the viewers of its registry, or nobody if it is restricted."""
+    """The new list of viewers, who may use the artifact.
+    None: the viewers of its registry, or nobody if it is restricted.
+    """
 
     viewers: Viewers | None
 
@@ -72,7 +76,9 @@ class FetchBody(Schema, frozen=True, kw_only=True):
 
 
 class ScanBody(Schema, frozen=True):
-    """``names`` selects artifacts; without ``closely`` a hub is only listed, which is quick but has no sizes."""
+    """Selects the artifacts of a scan by type, search text, author or names.
+    Without ``closely`` a hub is only listed, which is quick but has no sizes.
+    """
 
     artifact_type: ArtifactType | None = None
     search: Word | None = None

@@ -31,7 +31,10 @@ def split_reference(ref: str) -> tuple[str, str | None]:
 
 
 def viewer_of(caller: Caller) -> Viewer | None:
-    """Returns the viewer that a caller is, or None for a caller who sees all artifacts."""
+    """Returns the caller as a :class:`Viewer`, or None for a caller who sees all artifacts.
+
+    Raises Forbidden if the caller may not use artifacts.
+    """
     require(caller, Operation.USE_ARTIFACTS)
     if is_permitted(caller, Operation.SEE_ALL_ARTIFACTS):
         return None

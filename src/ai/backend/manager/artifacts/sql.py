@@ -61,8 +61,9 @@ def _new_or_old(column: Column[Any]) -> ColumnElement[Any]:
 
 
 def _unless_available(column: Column[Any]) -> ColumnElement[Any]:
-    """Returns the SQL value that keeps a column of available revisions, and takes the scan's value
-    for other revisions.
+    """Returns the SQL value that a scan writes into a column of revisions: available revisions keep their old value.
+
+    Other revisions take the scan's value.
     """
     return case((revisions.c.status == RevisionStatus.AVAILABLE, column), else_=_new_or_old(column))
 
@@ -103,7 +104,10 @@ def _record_scan(
     at: datetime,
     new_id: Callable[[], UUID],
 ) -> tuple[int, int]:
-    """Writes a page of a scan and returns the numbers of new artifacts and revisions; the last of duplicates counts."""
+    """Writes the artifacts of a page of a scan. Returns the numbers of new artifacts and of new revisions.
+
+    If the page has an artifact twice, the last one counts.
+    """
     artifact_by_key = {(artifact.type, artifact.name): artifact for artifact in scanned_artifacts}
     names = sorted({name for _, name in artifact_by_key})
     query = select(_ARTIFACT.id, _ARTIFACT.type, _ARTIFACT.name).where(

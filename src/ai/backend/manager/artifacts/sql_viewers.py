@@ -17,8 +17,9 @@ from ai.backend.manager.identity.tables import groups, memberships, users
 
 
 def has_viewer(column: Column[Any], viewers: Sequence[str]) -> ColumnElement[bool]:
-    """Returns the SQL condition that a JSON list of viewers has one of ``viewers``, in the same case of letters. It
-    does not use ``LIKE``, which ignores case on SQLite.
+    """Returns the SQL condition that a JSON list of viewers contains at least one of ``viewers``.
+
+    Upper and lower case differ. The condition does not use ``LIKE``, which ignores case on SQLite.
     """
     viewers_text = type_coerce(column, Text)
     return or_(
@@ -27,8 +28,9 @@ def has_viewer(column: Column[Any], viewers: Sequence[str]) -> ColumnElement[boo
 
 
 def names_of(s: Connection, viewer: Viewer) -> list[str]:
-    """Returns the names by which lists of viewers may mean a user: everyone, the domain, the user,
-    and active groups.
+    """Returns the entries in lists of viewers that include a user: everyone, the user's domain, the user, and groups.
+
+    Only active groups count.
     """
     is_member = and_(memberships.c.user_id == viewer.user_id, groups.c.is_active)
     group_ids = s.execute(select(groups.c.id).join(memberships).where(is_member)).scalars()
@@ -37,15 +39,16 @@ def names_of(s: Connection, viewer: Viewer) -> list[str]:
 
 
 def is_open_to(s: Connection, viewer: Viewer) -> ColumnElement[bool]:
-    """Returns the SQL condition that a user may use an artifact, with the result of :func:`viewers_of`."""
+    """Returns the SQL condition that selects the artifacts that a user may use, by the rule of :func:`viewers_of`."""
     names = names_of(s, viewer)
     inherits_viewers = and_(artifacts.c.viewers.is_(None), artifacts.c.restricted.is_(False))
     return or_(has_viewer(artifacts.c.viewers, names), and_(inherits_viewers, has_viewer(registries.c.viewers, names)))
 
 
 def viewer_id(s: Connection, viewer: str) -> str:
-    """Returns a viewer in which an id replaces the name of a group or the address of a user. Raises
-    NotFound, Conflict.
+    """Replaces the name of a group or the address of a user in an entry of a list of viewers by the id.
+
+    Raises NotFound, Conflict.
     """
     kind, _, name = viewer.partition(":")
     if kind not in ("group", "user"):

@@ -43,8 +43,9 @@ class ArtifactStore(Protocol):
         at: datetime,
         new_id: Callable[[], UUID],
     ) -> tuple[int, int]:
-        """Stores results of a scan, and returns the numbers of new artifacts and new revisions. Existing rows keep id
-        and status. Raises NotFound: the registry was removed.
+        """Stores results of a scan, and returns the numbers of new artifacts and new revisions.
+
+        Existing rows keep id and status. Raises NotFound: the registry was removed.
         """
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
@@ -52,8 +53,10 @@ class ArtifactStore(Protocol):
         """Returns the artifacts of any registry and type whose id or name is ``ref``, and that the viewer may use."""
 
     async def viewer_ids(self, viewers: Sequence[str]) -> tuple[str, ...]:
-        """Returns viewers with ids in place of names and addresses. Accepted forms are ``group:NAME`` or ``group:ID``,
-        ``user:EMAIL`` or ``user:ID``. Raises NotFound, or Conflict: several groups have the name.
+        """Returns the given viewers, with the names of groups and the addresses of users replaced by ids.
+
+        Accepted forms are ``group:NAME`` or ``group:ID``, ``user:EMAIL`` or ``user:ID``. Raises NotFound, or Conflict:
+        several groups have the name.
         """
 
     async def change_artifact(self, artifact_id: ArtifactId, *, viewers: tuple[str, ...] | None) -> None:
@@ -72,5 +75,6 @@ class ArtifactStore(Protocol):
         self, loaded_revision: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
         """Sets fields of a revision and increments its generation, or returns None if the generation has changed.
+
         Raises Conflict: ``unless_mounted`` and a live session mounts it.
         """

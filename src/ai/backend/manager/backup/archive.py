@@ -65,8 +65,9 @@ class Passphrase:
 
 
 class KeyFile:
-    """Opens backups with any key of a key file of ``mgr secrets``, and seals backups with the first key. Raises as
-    :func:`~ai.backend.manager.secrets.sealer.read_keys`.
+    """Opens backups with any key of a key file of ``mgr secrets``, and seals backups with the first key.
+
+    Raises as :func:`~ai.backend.manager.secrets.sealer.read_keys`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +92,10 @@ class Secret(Protocol):
 
     def new_derivation(self) -> KeyDerivation: ...
     def derive(self, derivation: KeyDerivation) -> bytes:
-        """Returns the 32 bytes of the key of a backup. Raises InvalidInput if it was sealed with something else."""
+        """Derives the key of a backup, 32 bytes, from this secret.
+
+        Raises InvalidInput if the backup was sealed with something else.
+        """
 
 
 class _MeasuredStream:
@@ -171,7 +175,7 @@ class BackupWriter:
             raise Conflict(f"{self._path} exists already") from None
 
     def discard(self) -> None:
-        """Removes the draft, whether it is complete or not. Raises nothing where the disk is full."""
+        """Removes the draft, whether it is complete or not. A full disk causes no error."""
         with suppress(ValueError, OSError):
             self._zip.close()
         self._close_and_remove()
@@ -262,8 +266,11 @@ class BackupReader:
 
     @contextmanager
     def open_database(self, sealed_part: SealedPart) -> Iterator[IO[bytes]]:
-        """Opens the copy of the database for reading. At its end it raises InvalidInput if these are not the bytes that
-        :meth:`check_database` has read: others may write to the file meanwhile."""
+        """Opens the copy of the database for reading.
+
+        At the end of the copy the stream raises InvalidInput if the bytes are not those that :meth:`check_database` has
+        read: others may write to the file meanwhile.
+        """
         with self._zip.open(_DATABASE_NAME) as stream:
             yield _CheckedStream(stream, self._path, sealed_part)  # type: ignore[misc]  # it is read, and nothing else
 

@@ -8,8 +8,9 @@ FORMAT = 1
 
 
 class KeyDerivation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Describes how the key of the sealed part is made. It is derived from a passphrase and ``salt`` by scrypt, or from
-    the key ``key_id`` of a key file.
+    """Describes how the key of the sealed part of a backup is derived from a secret.
+
+    It is derived from a passphrase and ``salt`` by scrypt, or from the key ``key_id`` of a key file.
     """
 
     salt: bytes = b""
@@ -17,8 +18,9 @@ class KeyDerivation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackupHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the part of a backup that is not sealed, so that everybody may read it. ``database`` is its kind,
-    ``revision`` that of its schema.
+    """Holds the part of a backup that is not sealed and that everybody may read: format, version, time, and database.
+
+    ``database`` is the kind of the database, ``revision`` that of its schema.
     """
 
     format: int

@@ -40,7 +40,10 @@ class KeyPaths(msgspec.Struct, frozen=True, kw_only=True):
         return contents
 
     def read_merged(self, earlier_contents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Returns the contents of the key files, with the keys of ``earlier`` added to the merged file."""
+        """Returns the contents of the key files by role; the merged file also has the keys of ``earlier_contents``.
+
+        A merged file that is missing now stays missing.
+        """
         contents = self.read()
         merged_content = contents.get(self.merged_role)
         lines = [*(merged_content or b"").splitlines(), *earlier_contents.get(self.merged_role, b"").splitlines()]
@@ -49,8 +52,9 @@ class KeyPaths(msgspec.Struct, frozen=True, kw_only=True):
         return contents
 
     def path_of(self, role: str) -> Path | None:
-        """Returns the path of the file of a role, or None if the settings name no file. Raises InvalidInput for the id
-        of no agent.
+        """Returns the path of the key file of a role, or None if the settings name no file for the role.
+
+        Raises InvalidInput for the id of no agent.
         """
         if role.startswith(AGENT_KEYS):
             name = check_slug(role.removeprefix(AGENT_KEYS), what="agent_id", allow_dots=True)

@@ -41,7 +41,7 @@ async def raise_waiting_attempts(database: Database) -> int:
 
 
 def _with_attempt_gap(status_data: dict[str, object]) -> dict[str, object]:
-    """Returns the ``status_data`` of a session in which the raised attempts do not count as failures."""
+    """Returns a session's ``status_data`` after its attempts were raised: the raise does not count as failures."""
     started_over = status_data.get(STARTED_OVER)
     old_counts = started_over if isinstance(started_over, dict) else {}
     raised_counts = {"times": old_counts.get("times", 0), "attempts": old_counts.get("attempts", 0) + _ATTEMPT_GAP}

@@ -100,7 +100,10 @@ def _log_sections(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
 
 
 def _read_tail(path: Path) -> str:
-    """Returns the last lines of a file, whole ones alone: half of a line may be half of a secret."""
+    """Returns the last whole lines of a file.
+
+    A part of a line is left out, because half of a line may be half of a secret.
+    """
     with open(path, "rb", opener=_open_without_links) as file:
         skipped_bytes = max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES)
         file.seek(skipped_bytes)

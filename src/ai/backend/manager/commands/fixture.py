@@ -74,7 +74,7 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
 
 
 class _TableWriter:
-    """Writes rows of one table, whose name and columns may be the published ones."""
+    """Writes rows of a fixture into one table. Published names of tables and columns are accepted."""
 
     def __init__(self, conn: Connection, name: str, seal: Seal) -> None:
         self._s = conn

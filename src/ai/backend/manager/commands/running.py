@@ -45,7 +45,7 @@ output_option = click.option(
 
 
 async def require_database(database: Database) -> None:
-    """Raises NotFound unless it is the database of a manager; does not create a missing file."""
+    """Raises NotFound unless ``database`` is the database of a manager. Does not create a missing file."""
     if not _may_exist(database) or await current_revision(database) is None:
         raise NotFound(
             f"{database.location.render_as_string()} is no database of a manager: name the "
@@ -59,7 +59,10 @@ def _may_exist(database: Database) -> bool:
 
 
 def run_on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[T]], *, is_new: bool = False) -> T:
-    """Runs ``work`` on the database of the settings, which must exist unless ``is_new``."""
+    """Opens the database that the settings name, runs ``work`` on the database, and returns the result.
+
+    The database must exist unless ``is_new``.
+    """
 
     async def main() -> T:
         database = default_database(settings)
@@ -75,8 +78,10 @@ def run_on_database(settings: ManagerSettings, work: Callable[[Database], Awaita
 
 
 def run_on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]], *, is_raw: bool = False) -> T:
-    """Runs ``work`` on the shared configuration, in etcd or in the database. Unless ``is_raw``, secrets are encrypted
-    when they are written; reads return them encrypted."""
+    """Opens the shared configuration, in etcd or in the database, runs ``work`` on it, and returns the result.
+
+    Unless ``is_raw``, secrets are encrypted when they are written; reads return them encrypted.
+    """
 
     async def with_store(database: Database) -> T:
         store = config_store(settings, database)

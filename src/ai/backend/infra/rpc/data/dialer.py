@@ -37,7 +37,7 @@ class DataDialer:
         return unverified_client_context()
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        """Carries a stream over a new connection of its own. Raises Unavailable if there is none."""
+        """Opens a new connection to the manager for one stream. Raises Unavailable if no connection can be made."""
         connection = await self._connect_by_path(offer) or await self._connect_by_port(offer)
         connection.carry(port)
 

@@ -83,7 +83,10 @@ class DataServer:
 
     @contextmanager
     def offer(self, port: StreamPort) -> Iterator[DataOffer]:
-        """Yields how the peer may connect the given stream while the block runs. Raises Unavailable if it cannot."""
+        """Yields the token and addresses by which the peer may connect the given stream.
+
+        The token is valid while the block runs. Raises Unavailable if the server does not listen.
+        """
         if not self._listeners:
             raise Unavailable("the manager takes no data connections")
         token = secrets.token_bytes(TOKEN_BYTES)

@@ -172,7 +172,10 @@ class ZmqAgentEndpoint:
         return (self.keypair, (self.manager_key,)) if self.newest_keys is None else self.newest_keys()
 
     async def _follow_keys(self) -> None:
-        """Switches to a new key pair, or away from a manager's key that is no longer valid, once it is possible."""
+        """Reconnects with the newest keys when the agent's key pair changes or the manager's key is no longer valid.
+
+        The keys are compared at least once a second, and only while the agent is connected.
+        """
         while self.newest_keys is not None:
             await asyncio.sleep(min(1.0, self.lost_after_s))
             keypair, manager_keys = self._keys()
@@ -205,7 +208,10 @@ class ZmqAgentEndpoint:
             spare_socket.close(0)
 
     def _choose_keys(self) -> tuple[KeyPair, str]:
-        """Returns the valid key pair, and the manager's key that follows the present one in the list."""
+        """Returns the key pair to connect with, and the next public key in the list of the manager's keys.
+
+        The key after the present one is next, and after the last key the first.
+        """
         keypair, manager_keys = self._keys()
         key_index = manager_keys.index(self.manager_key) if self.manager_key in manager_keys else -1
         return keypair, manager_keys[(key_index + 1) % len(manager_keys)]

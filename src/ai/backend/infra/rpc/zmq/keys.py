@@ -29,10 +29,10 @@ class KeyPair:
 
 
 def covers(bound_id: str, agent_id: str) -> bool:
-    """Returns True if a key that is bound to ``bound_id`` may speak for an agent.
+    """Returns True if a key that is bound to the id or prefix ``bound_id`` may speak for the agent ``agent_id``.
 
-    It is the id of one agent, or ``PREFIX.*`` for all agents whose ids begin with ``PREFIX.``; keys of several
-    processes that share a prefix have a name each, ``PREFIX.*@NAME``.
+    ``bound_id`` is the id of one agent, or ``PREFIX.*`` for all agents whose ids begin with ``PREFIX.``; keys of
+    several processes that share a prefix have a name each, ``PREFIX.*@NAME``.
     """
     prefix, asterisk, _ = bound_id.partition("*")
     return agent_id.startswith(prefix) and len(agent_id) > len(prefix) if asterisk else agent_id == bound_id
@@ -71,7 +71,7 @@ def generate_keypair(path: Path | None = None) -> KeyPair:
 
 
 def is_key(text: str) -> bool:
-    """Returns True for 32 bytes in Z85 (ZeroMQ RFC 32)."""
+    """Returns True if a text is a CURVE key: 32 bytes in Z85 (ZeroMQ RFC 32)."""
     try:
         return len(text) == KEY_CHARACTERS and len(z85.decode(text)) == KEY_BYTES
     except (ValueError, KeyError, struct.error):

@@ -142,7 +142,10 @@ class ZmqManagerEndpoint:
         socket.curve_publickey = self.keypair.public.encode()
 
     async def _replace_keypair(self, socket: zmq.asyncio.Socket, keypair: KeyPair) -> None:
-        """Makes the address accept agents by another key. ZeroMQ ends the connections that it has accepted before."""
+        """Replaces the manager's key pair, and binds the manager's address again with the new key pair.
+
+        ZeroMQ ends the connections that the address has accepted before.
+        """
         self.keypair = keypair
         self._use_keypair(socket)
         monitor_socket = socket.get_monitor_socket(zmq.EVENT_CLOSED)
@@ -272,8 +275,10 @@ class ZmqManagerEndpoint:
         self._assign_agents(peer, frozenset([hello.agent_id] if hello.agents is None else hello.agents))
 
     def _assign_agents(self, peer: _Peer, agents: frozenset[str]) -> None:
-        """Registers a connection as the one that speaks for these agents. An agent that two connections name belongs to
-        the later one, though both name it in every greeting."""
+        """Makes a connection the one that carries the calls of the given agents, and of no other agents.
+
+        An agent that two connections name belongs to the later one, though both name it in every greeting.
+        """
         if agents == peer.agents:
             return
         for agent_id in peer.agents - agents:

@@ -81,7 +81,10 @@ class ImageLibrary:
 
 
 def _holds(image: GlanceImage, project: str, hash_value: str) -> bool:
-    """Returns True if an image of our own project in Glance has this content. Images of others may state any hash."""
+    """Returns True if an image in Glance belongs to our project, is active, and has the given SHA-512 hash.
+
+    Images of others may state any hash.
+    """
     return (image.status, image.owner, image.os_hash_algo, image.os_hash_value) == (
         _ACTIVE,
         project,

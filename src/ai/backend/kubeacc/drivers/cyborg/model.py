@@ -146,12 +146,12 @@ class Unit(NamedTuple):
 
     @property
     def programming_consumer(self) -> str:
-        """Returns the consumer that holds all free shares of the deployable while it is programmed for this unit."""
+        """The id of the consumer in Placement that holds the deployable's free shares while the unit is programmed."""
         return str(uuid5(_NAMESPACE, f"{self.profile}.program"))
 
     @property
     def host_instance(self) -> str:
-        """Returns the instance id under which a compute host itself has the accelerator."""
+        """The instance id that stands for the compute host when the unit is bound to the compute host itself."""
         return str(uuid5(_NAMESPACE, f"{self.profile}.host"))
 
     @classmethod

@@ -28,7 +28,10 @@ class Placement:
         self._hosts: dict[str, str] = {}
 
     async def stock(self, provider: str) -> Stock:
-        """Raises NotFound: Placement has no such provider, or nothing of it; and as :meth:`Cloud.request` does."""
+        """Returns the inventory of a resource provider in Placement.
+
+        Raises NotFound: Placement has no such provider, or nothing of it; and as :meth:`Cloud.request` does.
+        """
         path = f"/resource_providers/{provider}/inventories"
         inventories = (await self._cloud.request("placement", "GET", path, Inventories)).inventories
         if not inventories:

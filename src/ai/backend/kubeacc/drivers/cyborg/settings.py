@@ -18,7 +18,7 @@ class CyborgNodeSettings(Settings):
 
 
 class CyborgSettings(Settings):
-    """How the driver reaches an OpenStack cloud."""
+    """The table ``[drivers.cyborg]``: the OpenStack cloud of the driver, and the account in this cloud."""
 
     cluster: str = Field(
         "",
