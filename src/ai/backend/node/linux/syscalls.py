@@ -224,10 +224,10 @@ def start_writeback(fd: int, offset: int, byte_count: int) -> None:
     _LIBC.sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(byte_count), _SYNC_FILE_RANGE_WRITE)
 
 
-def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], int | None]:
+def read_directory(fd: int, cursor: int, max_names: int) -> tuple[list[str], int | None]:
     """Returns the next names in a directory from the position ``cursor`` on, and the next position.
 
-    Returns at most ``buffer_bytes`` names. The next position is None at the end; see telldir(3).
+    Returns at most ``max_names`` names. The next position is None at the end; see telldir(3).
     """
     buffer = ctypes.create_string_buffer(1 << 15)
     names: list[str] = []
@@ -241,7 +241,7 @@ def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], 
             ]
             entry_offset += entry_length
             if name not in (b".", b".."):
-                if len(names) == buffer_bytes:
+                if len(names) == max_names:
                     return names, cursor
                 names.append(os.fsdecode(name))
             cursor = next_cursor
