@@ -154,8 +154,9 @@ class Partitioner:
         return join_all
 
     async def _join(self, handle: PluginHandle, partition_id: DeviceId) -> None:
-        """Joins a partition with its device. If the plugin refuses, the partition is left alone for a while. Raises
-        BackendError.
+        """Lets the plugin destroy a partition, so that its device is whole again. Raises BackendError.
+
+        If the plugin refuses, the partition is left alone for a while.
         """
         try:
             await handle.call(

@@ -111,7 +111,10 @@ class NodeAllocator:
 
     @classmethod
     def from_devices(cls, plugins: Sequence[PluginDevices], *, order: Sequence[str] = DEFAULT_ORDER) -> NodeAllocator:
-        """Builds an allocator with an alloc map for each plugin; a plugin with its own map gets a map of sums."""
+        """Builds an allocator with an alloc map for each plugin.
+
+        A plugin that allocates by itself, on its node, gets a map that counts only the sums of its slots.
+        """
         maps: dict[str, AbstractAllocMap] = {}
         for plugin in plugins:
             if plugin.name in maps:

@@ -78,7 +78,7 @@ def _camel_case(name: str) -> str:
     return first_word + "".join(word.capitalize() for word in further_words)
 
 
-_CAMEL_CASE_NAMES = {name: _camel_case(name) for name in _CAMEL_FIELDS}
+_CAMEL_CASE_NAMES = {field_name: _camel_case(field_name) for field_name in _CAMEL_FIELDS}
 
 
 class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_wait_s": "maxWaitSeconds"}):

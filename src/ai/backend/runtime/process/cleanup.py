@@ -169,7 +169,7 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
                 os.close(lock_fd)
         elif directory.is_being_removed:
             erase(state, directory, record.key, keep_home=directory.keeps_home, cgroups=cgroups)
-        elif directory.exit() is not None or _is_alive(directory):
+        elif directory.exit() is not None or _has_started_or_ended(directory):
             continue
         elif directory.identity() is None or (directory.identity() or {}).get("leader") is None:
             undo_creation(state, directory, cgroups)
@@ -179,8 +179,8 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
         cgroupfs.remove([group])
 
 
-def _is_alive(directory: WorkloadDirectory) -> bool:
-    """Returns True if a workload has started under a living shim, or has a recorded exit.
+def _has_started_or_ended(directory: WorkloadDirectory) -> bool:
+    """Returns True if the creation of a workload is complete: its shim lives and has started it, or its exit is known.
 
     Waits some seconds for a starting shim, and returns True for one that takes longer.
     """

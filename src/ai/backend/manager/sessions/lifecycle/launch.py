@@ -157,7 +157,7 @@ class LaunchLoop(PeriodicLoop):
             if kept_claims:
                 devices = {
                     str(kept_claim.id): {
-                        name: dict(plugin_devices) for name, plugin_devices in kept_claim.devices.items()
+                        plugin_key: dict(plugin_devices) for plugin_key, plugin_devices in kept_claim.devices.items()
                     }
                     for kept_claim in kept_claims.values()
                 }
