@@ -261,18 +261,16 @@ class Statistics:
 
     async def busiest_processes(self, kernel: Kernel, *, limit: int) -> list[ProcessInfo]:
         """Returns the busiest processes of a kernel (decision 0067), measured twice within a quarter of a second."""
-        earlier_view_of_process = {
-            (view.pid, view.started): view for view in await self.runtime.measure_processes(kernel.key)
-        }
+        earlier_views = {(view.pid, view.started): view for view in await self.runtime.measure_processes(kernel.key)}
         earlier_at = self.clock()
         await asyncio.sleep(_BETWEEN_SAMPLES_S)
-        views, later_at = await self.runtime.measure_processes(kernel.key), self.clock()
+        process_views, later_at = await self.runtime.measure_processes(kernel.key), self.clock()
         metrics_and_ranks = [
-            _process_metrics(earlier_view_of_process.get((view.pid, view.started)), view, earlier_at, later_at)
-            for view in views
+            _process_metrics(earlier_views.get((view.pid, view.started)), view, earlier_at, later_at)
+            for view in process_views
         ]
         ranked_processes = sorted(
-            zip(metrics_and_ranks, views, strict=True), key=lambda ranked_pair: ranked_pair[0][1:], reverse=True
+            zip(metrics_and_ranks, process_views, strict=True), key=lambda ranked_pair: ranked_pair[0][1:], reverse=True
         )
         shown_processes = ranked_processes[: min(max(0, limit), _MAX_SHOWN_PROCESSES)]
         plugin_metrics_of_process = await self._plugin_metrics(kernel, [view.pid for _, view in shown_processes])

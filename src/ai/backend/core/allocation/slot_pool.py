@@ -257,20 +257,20 @@ class SlotPool:
         """
         used_quanta, free_quanta, special_mask = self.used, self.free, self.special_mask
         total_quanta = from_level = to_level = moved_mask = 0
-        for rank, part_quanta in parts:
+        for device_rank, part_quanta in parts:
             quanta = part_quanta * sign
-            used_quanta[rank] += quanta
-            if special_mask >> rank & 1:
-                self._change_special(rank, quanta)
+            used_quanta[device_rank] += quanta
+            if special_mask >> device_rank & 1:
+                self._change_special(device_rank, quanta)
                 continue
-            old_level = free_quanta[rank]
-            free_quanta[rank] = new_level = old_level - quanta
+            old_level = free_quanta[device_rank]
+            free_quanta[device_rank] = new_level = old_level - quanta
             total_quanta += quanta
             if old_level != from_level or new_level != to_level:
                 if moved_mask:
                     self._change_level(moved_mask, from_level, to_level)
                 from_level, to_level, moved_mask = old_level, new_level, 0
-            moved_mask |= 1 << rank
+            moved_mask |= 1 << device_rank
         if moved_mask:
             self._change_level(moved_mask, from_level, to_level)
         self.total_free -= total_quanta

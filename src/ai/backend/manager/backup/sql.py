@@ -15,7 +15,7 @@ _ATTEMPT_GAP = 1000
 
 
 async def raise_waiting_attempts(database: Database) -> int:
-    """Raises the attempts of waiting sessions above all attempts that agents may know, and returns their number.
+    """Sets the attempt number of each waiting session to one that no agent has seen. Returns the number of sessions.
 
     The raised attempts do not count as failures, as those of a session that started over.
     """

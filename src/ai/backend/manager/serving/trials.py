@@ -32,7 +32,7 @@ _START_TIMEOUT_S = 1800.0
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TrialService:
-    """Runs trials of endpoint requests as background tasks of the callers."""
+    """Tries a requested endpoint: a background task starts one replica, waits for its health check, and ends it."""
 
     services: ServingService
     sessions: SessionService

@@ -97,7 +97,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> No
 
 
 def address_in_pod(folder: Path = SERVICE_ACCOUNT_FOLDER, environ: Mapping[str, str] = os.environ) -> ClusterAddress:
-    """Returns the address for a process in a pod. Raises InvalidInput outside of one."""
+    """Returns the API server's address for a process that runs in a pod. Raises InvalidInput outside of a pod."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         message = "this process runs in no pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig file"

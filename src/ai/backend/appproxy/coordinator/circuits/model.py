@@ -66,7 +66,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a browser's request for an app. The request was made with the token of a set-up."""
+    """Describes the request by which a browser opens an app of a session, with the token that the manager gave it."""
 
     app: str
     protocol: ProxyProtocol

@@ -38,7 +38,7 @@ class NamedRequest(NamedTuple):
     frequency: float
 
 
-class _Flow(NamedTuple):
+class _RequestUnits(NamedTuple):
     """Holds the demand of some requests for one slot, as mean and variance.
 
     Both are for each unit that all typical requests ask of the slot.
@@ -52,26 +52,28 @@ class _ScarceSet(NamedTuple):
     """Holds the mask of groups of agents that alone can serve some requests, and the demand of these requests."""
 
     group_mask: int
-    flow: _Flow
+    flow: _RequestUnits
 
 
 class DevicePrices:
-    """Counts the free amounts in each group of agents, and computes the prices of the groups."""
+    """Computes how scarce devices are for device requests, as a price for each group of agents with equal devices."""
 
     def __init__(self, requests: Sequence[NamedRequest], requested_units: Mapping[str, float]) -> None:
         """Prepares the prices. ``requested_units``: what all typical requests ask of each accelerator slot."""
-        flows: dict[tuple[str, tuple[DeviceRequest, ...]], _Flow] = {}
+        units_by_request: dict[tuple[str, tuple[DeviceRequest, ...]], _RequestUnits] = {}
         for device_requests, slots, count in requests:
             for slot, quantity in slots.items():
                 if slot not in _HOST_SLOTS and (total_units := requested_units.get(slot)):
                     slot_units = float(quantity)
-                    units, variance = flows.get((slot, device_requests), (0.0, 0.0))
-                    flows[slot, device_requests] = _Flow(
+                    units, variance = units_by_request.get((slot, device_requests), (0.0, 0.0))
+                    units_by_request[slot, device_requests] = _RequestUnits(
                         units + count * slot_units / total_units,
                         variance + count * slot_units * slot_units / total_units,
                     )
-        flow_keys = sorted(flows, key=lambda key: (-flows[key].units, key[0], *map(str, key[1])))[:MAX_NAMED]
-        self._flows = [(*flow_key, flows[flow_key]) for flow_key in flow_keys]
+        request_keys = sorted(
+            units_by_request, key=lambda key: (-units_by_request[key].units, key[0], *map(str, key[1]))
+        )[:MAX_NAMED]
+        self._request_units = [(*request_key, units_by_request[request_key]) for request_key in request_keys]
         self._groups: dict[tuple[bool, ...], int] = {}
         self._free_micro: list[dict[str, int]] = []
         self._sets: dict[str, list[_ScarceSet]] | None = None
@@ -82,7 +84,7 @@ class DevicePrices:
 
         Otherwise no groups exist, and nothing has to be counted.
         """
-        return bool(self._flows)
+        return bool(self._request_units)
 
     def group_of(self, node_class: NodeClass) -> int:
         """Returns the number of the group of agents with these devices."""
@@ -92,7 +94,7 @@ class DevicePrices:
                 node_class.prepare((ResourceSlot({slot: Decimal(1)}), (), request, False)) is not None
                 for request in device_requests
             )
-            for slot, device_requests, _ in self._flows
+            for slot, device_requests, _ in self._request_units
         )
         if group_key not in self._groups:
             self._groups[group_key] = len(self._free_micro)
@@ -140,10 +142,10 @@ class DevicePrices:
         """
         scarce_sets: dict[str, list[_ScarceSet]] = {}
         all_mask = (1 << len(self._free_micro)) - 1
-        for slot in dict.fromkeys(slot for slot, _, _ in self._flows):
+        for slot in dict.fromkeys(slot for slot, _, _ in self._request_units):
             mask_of_flow = {
                 flow_index: sum(1 << group for group_key, group in self._groups.items() if group_key[flow_index])
-                for flow_index, (flow_slot, _, _) in enumerate(self._flows)
+                for flow_index, (flow_slot, _, _) in enumerate(self._request_units)
                 if flow_slot == slot
             }
             union_masks = {
@@ -154,11 +156,13 @@ class DevicePrices:
             sets_of_slot = []
             for union_mask in sorted(union_masks - {0, all_mask}):
                 flows_inside = [
-                    self._flows[flow_index][2]
+                    self._request_units[flow_index][2]
                     for flow_index, mask in mask_of_flow.items()
                     if mask and not mask & ~union_mask
                 ]
-                flow = _Flow(sum(flow.units for flow in flows_inside), sum(flow.variance for flow in flows_inside))
+                flow = _RequestUnits(
+                    sum(flow.units for flow in flows_inside), sum(flow.variance for flow in flows_inside)
+                )
                 sets_of_slot.append(_ScarceSet(union_mask, flow))
             scarce_sets[slot] = sorted(
                 sets_of_slot, key=lambda scarce_set: (-scarce_set.flow.units, scarce_set.group_mask)
