@@ -57,6 +57,8 @@ class ChangedReports:
             and accepted_heartbeat.content == unnumbered_report
             and report.number
         ):
+            # The newer objects are kept: those of the next report are mostly the same ones, which compare at once.
+            self._accepted[report.agent_id] = _Accepted(accepted_heartbeat.number, unnumbered_report)
             beat = Beat(
                 agent_id=report.agent_id,
                 epoch=report.epoch,
