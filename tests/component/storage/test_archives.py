@@ -43,8 +43,8 @@ async def test_unread_archives_hinder_nobody_else(caller: Caller) -> None:
     assert {response.status for response in responses} == {200}
     async with asyncio.timeout(30), await _ask(caller, small, "d") as response:
         assert zipfile.ZipFile(io.BytesIO(await response.read())).namelist() == ["small"]
-    refusal = await _ask(caller, small, "a")
-    assert (refusal.status, (await refusal.json())["type"].rpartition("/")[2]) == (429, "rate-limit-exceeded")
+    async with await _ask(caller, small, "a") as refusal:
+        assert (refusal.status, (await refusal.json())["type"].rpartition("/")[2]) == (429, "rate-limit-exceeded")
     for response in responses:
         response.close()
 
@@ -67,7 +67,8 @@ async def test_an_unread_archive_ends(
         if not taken[0].in_use:
             break
         await asyncio.sleep(0.1)
-    assert (await _ask(caller, small, "a")).status == 200
+    async with await _ask(caller, small, "a") as response:
+        assert response.status == 200
     for response in responses:
         with pytest.raises((aiohttp.ClientPayloadError, ConnectionError)):
             await asyncio.wait_for(response.read(), 30)
