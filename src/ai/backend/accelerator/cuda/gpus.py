@@ -94,7 +94,7 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the GPUs and MIG instances of the node, as one reading of NVML found them.
+    """Holds the GPUs and MIG instances of the node after a reading of NVML, also those that only answered before.
 
     ``faults`` maps the UUIDs of GPUs that answered before, or answer in part, to reasons; ``lost_gpus`` are those of
     them that are lost. ``unreadable`` describes GPUs that have not told their UUID.

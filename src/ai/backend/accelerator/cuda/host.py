@@ -28,7 +28,10 @@ class Host:
         return Path(path).exists()
 
     def closed_group(self, path: str) -> int | None:
-        """Returns the id of the group that may read a device file, or None if everybody may read it or no group may."""
+        """Returns the id of the group that may read a device file, or None if everybody may read it or no group may.
+
+        Returns None for a missing file too.
+        """
         try:
             status = Path(path).stat()
         except OSError:

@@ -137,7 +137,7 @@ class NvmlLibrary:
 
 
 class LibraryEvents:
-    """Waits for events of the registered GPUs. If no GPU is registered, a wait only lasts until its timeout."""
+    """Waits for events of the registered GPUs. If no GPU is registered, a wait lasts for its whole timeout."""
 
     def __init__(self, nvml: ModuleType, event_set: Any, registered_count: int) -> None:
         self._nvml = nvml

@@ -55,9 +55,10 @@ def gpu_of(device: Gpu | MigInstance) -> Gpu:
 
 
 def device_nodes(host: Host, device: Gpu | MigInstance) -> list[str]:
-    """Returns the paths of the device files that belong to one GPU or MIG instance only.
+    """Returns the paths of the device files of a GPU or MIG instance; the last one is only its own.
 
-    The list is empty if the driver does not report them all.
+    Files that all GPUs share are left out; an instance also has the file of its GPU. The list is empty if the driver
+    does not report them all.
     """
     gpu = gpu_of(device)
     if gpu.minor is None:
@@ -148,7 +149,7 @@ def thread_percentage(held: Sequence[HeldDevice], options: CudaOptions) -> int:
 
 
 def environment(held: Sequence[HeldDevice], options: CudaOptions = NO_OPTIONS) -> dict[str, str]:
-    """Returns the environment variables that name a workload's GPUs by UUID and limit shared GPUs by CUDA's MPS."""
+    """Returns the environment variables that name a workload's devices by UUID and limit shared GPUs by CUDA's MPS."""
     uuids = ",".join(device.uuid for device in held)
     environ = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

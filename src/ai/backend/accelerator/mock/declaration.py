@@ -229,7 +229,7 @@ def find_declaration(path: Path | None) -> Path | None:
 
 
 def declared_slot(path: Path | None) -> str:
-    """Returns the slot name in the declaration file, or ``mock`` if no file can be read. Searches if ``path`` is None.
+    """Returns the slot name in the declaration file, or ``mock`` without one. Looks for the file if ``path`` is None.
 
     The shared configuration has the plugin's settings under this name (spec 03-06). The plugin itself reports an
     unreadable file.

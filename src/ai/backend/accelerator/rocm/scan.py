@@ -344,7 +344,7 @@ def _device(
 def _partitioning(tree: Tree, pci: PciDevice | None, gpu: KfdGpu) -> Iterator[PartitioningCapability]:
     """Yields the modes into which a GPU can be partitioned, as listed in the file ``available_compute_partition``.
 
-    The modes are ``SPX``, ``DPX``, ``QPX`` and ``CPX``; MI300 and later GPUs have the file.
+    Modes are ``SPX``, ``DPX``, ``TPX``, ``QPX`` and ``CPX``; MI300 and later GPUs have the file.
     """
     modes = tree.text(f"{pci.path}/available_compute_partition") if pci is not None else None
     for mode in re.findall(r"[A-Z]{3}", modes or ""):

@@ -606,7 +606,7 @@ class Inventory:
         return frozenset(healthy_ids)
 
     def adopt(self, kernel_id: str, allocation: DeviceAllocation, claim: ClaimedDevices | None = None) -> None:
-        """Records the allocation of a kernel that runs since before the agent's restart.
+        """Records the allocation of a kernel from before the agent's restart.
 
         The allocation is recorded even if it exceeds the present devices.
         """

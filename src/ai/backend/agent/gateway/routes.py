@@ -48,7 +48,7 @@ class Routes:
     def restore(self, live_kernels: Collection[str], *, direct: bool) -> None:
         """Loads the stored routes of live kernels, and deletes all other stored routes.
 
-        Deleted are those of kernels that have ended, and of the other kind of addresses (``direct``).
+        Deleted are those of kernels that have ended, of the other kind of addresses (``direct``), and unreadable ones.
         """
         for key, value in self._values.items().items():
             if not key.startswith(_KEY_PREFIX):

@@ -157,9 +157,10 @@ class ServiceGateway:
             return replace(record, direct_port=listener.getsockname()[1])
 
     async def _serve(self, route: Route) -> None:
-        """Opens the listener if it is not open, and accepts clients that the authorities of the routes have certified.
+        """Lets clients reach a route: at a port of its own if clients use direct addresses.
 
-        Raises Unavailable.
+        Otherwise opens the common listener if it is not open, and accepts clients that the authorities of the routes
+        have certified. Raises Unavailable.
         """
         if self._direct is not None:
             await self._serve_directly(self._direct, route)

@@ -128,9 +128,9 @@ class ObservationQueue:
         self._acknowledged = asyncio.Event()
 
     def _store_pending(self) -> bool:
-        """Removes delivered observations from the outbox. Returns True if the outbox was written.
+        """Removes delivered observations from the outbox. Returns False if the outbox cannot be written.
 
-        If it was not, the observations would only be sent once more after a restart.
+        The observations would then only be sent once more after a restart.
         """
         try:
             self.outbox.replace(self._pending)

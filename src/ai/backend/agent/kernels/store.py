@@ -29,7 +29,7 @@ class KernelRecords(Protocol):
 class Leftovers(Protocol):
     """Stores leftovers: the records of removed workloads whose hook calls must be repeated.
 
-    There is one leftover for each attempt of a kernel.
+    There is at most one leftover for each attempt of a kernel.
     """
 
     def load(self) -> list[KernelRecord]: ...

@@ -106,7 +106,7 @@ def _probe() -> dict[str, Any]:
 def _digest(interpreter_files: dict[str, Any], terminal_folder: Path | None) -> str:
     """Returns the name of a kit, a digest of its packages, libraries, programs and web terminal.
 
-    Packages and libraries count by the sizes and times of their files, programs by their content.
+    Packages and libraries count by the sizes and times of their files, programs and the web terminal by their content.
     """
     digest = hashlib.sha256(json.dumps(interpreter_files, sort_keys=True).encode())
     for path_text in (*interpreter_files["packages"].values(), *interpreter_files["libraries"]):

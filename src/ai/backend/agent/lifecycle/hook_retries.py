@@ -80,7 +80,7 @@ class HookRetrier:
     def owes(self, kernel: Kernel, plugin_key: str) -> bool:
         """Returns True if a leftover of the kernel's attempt must still call the plugin's ``post_terminate``.
 
-        This is so after a crash in :meth:`add_leftover`.
+        This is so, for example, after a crash in :meth:`add_leftover`.
         """
         leftover = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
         return leftover is not None and plugin_key in leftover.record.owed

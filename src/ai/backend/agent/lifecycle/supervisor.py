@@ -131,7 +131,7 @@ class Supervisor:
     def _is_accepted(self, spec: KernelSpec) -> bool:
         """Returns True if this agent has accepted this attempt of the kernel already.
 
-        Raises Conflict for an attempt that is older than the present one.
+        Raises Conflict for an attempt that is older than the present one, or that is newer while the present one lives.
         """
         existing_kernel = self._find(spec.kernel_id)
         if existing_kernel is None or (existing_kernel.attempt < spec.attempt and not existing_kernel.is_live):

@@ -179,7 +179,10 @@ class HeartbeatReporter:
                     yield replace(device, health=DeviceHealth.UNHEALTHY, health_reason=handle.reason or "")
 
     def _slots(self) -> list[SlotReport]:
-        """Returns the slots of all plugins and their amounts: 0 for slots that only other settings would offer."""
+        """Returns the slots of all plugins and their amounts: 0 for slots that only other settings would offer.
+
+        The amounts are also 0 for a plugin that has failed and may return.
+        """
         reports = []
         for handle in self._context.plugins.handles:
             kind = self._context.inventory.kinds.get(handle.key)

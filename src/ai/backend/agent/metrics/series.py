@@ -109,7 +109,10 @@ def empty_series() -> array[float]:
 
 
 class SeriesOfWorkload:
-    """Holds the series of all metrics of one workload by key, in one array (docs/decisions/0016)."""
+    """Holds the series of all metrics of one workload by key, in one array (docs/decisions/0016).
+
+    ``indexes`` maps keys to indexes in the array and is shared by all workloads, which mostly have the same keys.
+    """
 
     __slots__ = ("_indexes", "_numbers")
 

@@ -45,7 +45,7 @@ def overlay_of(info: OverlayInfo) -> Overlay:
 
 
 def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
-    """Returns the connections of a network to be encrypted and filtered: one to each peer node.
+    """Returns the connections of a network to be secured: one to each peer node. They are encrypted if they have keys.
 
     Without peers it is one to the node itself, so that no other node can send to it.
     """

@@ -1,4 +1,4 @@
-"""Commands about the whole installation: `backend.ai admin manager|announcement|watcher|etcd`, `server-logs`."""
+"""Commands about the installation: `backend.ai admin manager|announcement|watcher|etcd`, `backend.ai server-logs`."""
 
 from __future__ import annotations
 

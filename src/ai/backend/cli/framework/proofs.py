@@ -1,4 +1,4 @@
-"""Gets a proof of the user's password when the server demands one, and stores the proof for later commands."""
+"""Gets a proof by a password or one-time password when the server demands one, and stores it for later commands."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ async def prove(api: AsyncSession, *, otp: str = "") -> str:
 
 
 async def run_with_proof(api: AsyncSession, action: Callable[[AsyncSession], Coroutine[Any, Any, R]]) -> R:
-    """Runs ``action``. If the server demands a proof, asks the user for the password and runs ``action`` again.
+    """Runs ``action``. If the server demands a proof, asks the user for one and runs ``action`` again.
 
-    Without a person to ask, the refusal is raised.
+    The user gives the password or a one-time password. Without a person to ask, the refusal is raised.
 
     The refused request has changed nothing. Returns the result of ``action``.
     """

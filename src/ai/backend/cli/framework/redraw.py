@@ -30,7 +30,7 @@ class _FrameBuffer(io.StringIO):
 async def redraw(
     screen: Screen, print_frame: Callable[[], Awaitable[int | None]], pause: Callable[[float], Awaitable[None]]
 ) -> int:
-    """Runs ``action`` every two seconds until it fails; returns its exit code.
+    """Runs ``print_frame`` every two seconds until it fails, and draws its output each time. Returns its exit code.
 
     Raises click.UsageError in JSON mode, whose output is one document.
     """

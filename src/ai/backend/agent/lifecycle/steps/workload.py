@@ -168,7 +168,8 @@ class Devices(Step):
 
     def bind(self, kernel: Kernel, devices_of_claims: Mapping[str, DeviceAllocation]) -> None:
         """Takes the planned devices for a kernel, or equivalent ones. Takes all devices or none.
-        ``devices_of_claims``: by claim. Raises ResourceError if none are free.
+
+        ``devices_of_claims``: the devices of the node's claims, by claim. Raises ResourceError if none are free.
         """
         spec = kernel.record.spec
         self.context.inventory.bind(

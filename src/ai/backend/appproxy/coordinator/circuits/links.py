@@ -140,7 +140,8 @@ class Links(PeriodicLoop):
     async def _pause(self, delivery: Delivery, pause_s: float) -> None:
         """Waits until a node linked to this coordinator acknowledges the delivery's version, at most ``pause_s``.
 
-        Acknowledgements at other coordinators appear in the database within ``pause_s``.
+        If one has acknowledged it already, waits for the whole ``pause_s``. Acknowledgements at other coordinators
+        appear in the database within ``pause_s``.
         """
         if self._latest.get(delivery.worker_id, -1) >= delivery.version:
             await asyncio.sleep(pause_s)

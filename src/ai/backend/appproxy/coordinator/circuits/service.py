@@ -247,8 +247,8 @@ class CircuitService:
 def _check_app_request(request: AppRequest, client: str) -> AppRequest:
     """Checks a browser's request for an app, and returns it in canonical form.
 
-    A TCP app has no credentials, so it serves the address that asks for it, unless others are named (serving anchors
-    11). Raises InvalidInput.
+    A TCP app has no credentials, so it serves the address that asks for it, unless others are named or it is public
+    (serving anchors 11). Raises InvalidInput.
     """
     networks = check_networks(request.allowed_client_ips) if request.allowed_client_ips else None
     if request.protocol is ProxyProtocol.TCP and networks is None and not request.open_to_public and client:

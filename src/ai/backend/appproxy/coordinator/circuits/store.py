@@ -22,7 +22,10 @@ class CircuitStore(Protocol):
         """Changes a circuit. The circuit keeps its slot. Raises NoSuchObject."""
 
     async def remove(self, ids: Sequence[UUID], *, now: datetime, rest_until: datetime) -> Sequence[UUID]:
-        """Removes circuits and returns those that existed. Ports rest until then; owners keep their subdomain names."""
+        """Removes circuits and returns those that existed.
+
+        Their ports rest until ``rest_until``; owners keep their subdomain names.
+        """
 
     async def circuit(self, circuit_id: UUID) -> StoredCircuit | None: ...
     async def of_endpoint(self, endpoint_id: UUID) -> StoredCircuit | None: ...
@@ -68,9 +71,9 @@ class CircuitStore(Protocol):
         """Stores a usage report if it is new. Returns the sequence number of the node's last stored report."""
 
     async def loads(self, alive_since: datetime) -> EndpointLoads:
-        """Returns the loads of all endpoints, such as open and waiting requests, by the last reports of living nodes.
+        """Returns the loads of all endpoints, such as open and waiting requests, by the last reports of nodes.
 
-        Open and waiting requests only count at nodes that are linked.
+        Open and waiting requests only count at nodes that are linked and have been alive since ``alive_since``.
         """
 
     async def usage(self, after: int, limit: int) -> Sequence[UsageRow]:

@@ -75,7 +75,8 @@ class EndpointReply(Schema, frozen=True, kw_only=True):
 class EndpointTokenBody(Schema, frozen=True, kw_only=True):
     """Requests a token of an endpoint (`EndpointAPITokenGenerationRequestModel`).
 
-    ``exp`` is a time in ISO 8601, or unix time.
+    ``exp`` is a time in ISO 8601, or unix time. The token is good for the endpoint of the path and for the other
+    ``endpoints``. ``limits`` replace those of the endpoints.
     """
 
     user_uuid: UUID

@@ -209,7 +209,7 @@ class Gate:
     def _is_own_origin(self, request: Request) -> bool:
         """Returns True if the header Origin of a request names the app's own address, or if the request has no Origin.
 
-        The pages of browsers do not send requests without Origin.
+        The pages of browsers do not open WebSockets without Origin.
         """
         origins = values_of(request.headers, b"origin")
         host = request.host.decode("latin-1")

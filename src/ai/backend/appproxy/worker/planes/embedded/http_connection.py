@@ -316,7 +316,8 @@ class HttpConnection(asyncio.Protocol):
     def _refuse(self, bad_request: BadRequest) -> None:
         """Answers a malformed request with an error, and closes the connection.
 
-        The connection cannot be used further, because the end of the malformed request is not known.
+        If a response has begun, the connection is only aborted. It cannot be used further, because the end of the
+        malformed request is not known.
         """
         self._shared.counts.refused["malformed"] += 1
         exchange, self._exchange = self._exchange, None

@@ -178,7 +178,7 @@ class Backends:
     def drain_circuit(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
         """Lets the backends of a circuit drain, and returns the HAProxy commands for that.
 
-        Its backends get no new connections, and open connections end by themselves.
+        Its backends get no new connections. Open connections end by themselves, or are cut after ``drain_s``.
         """
         backend = self._current.pop(circuit, None)
         return [] if backend is None else self._drain_servers(backend, kept_keys=(), deadline=now + drain_s)

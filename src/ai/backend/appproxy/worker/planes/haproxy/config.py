@@ -309,7 +309,7 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
 def _http_app_lines(*, is_secure: bool, is_framed: bool) -> list[str]:
     """Returns HAProxy's rules that remove and set header fields of requests and responses.
 
-    The result is the same as that of `core.proxy.headers`.
+    They do what `core.proxy.headers` does, but a cookie that has a name of the platform is emptied instead of removed.
     """
     removed_fields = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
     if not is_framed:  # gRPC has its status in trailers

@@ -261,7 +261,10 @@ class HaproxyPlane:
         return [f"del map {self._files.circuits} {map_entry[0]}"] if map_entry is not None else []
 
     def _can_pass_circuit(self, circuit: Circuit) -> bool:
-        """Returns True if HAProxy can check all requests to a circuit as the gate does, without asking the worker."""
+        """Returns True if HAProxy itself can decide which requests to a circuit it passes on as permitted.
+
+        For a circuit with permits these are requests with cookies that the gate has accepted; others go to the worker.
+        """
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
         if self._options.protocol in FRAMED:
@@ -332,7 +335,7 @@ class HaproxyPlane:
         return commands + await self._map_circuit(circuit, drain_s=effects.drain_s)
 
     def _take_slot(self, circuit: Circuit) -> list[str]:
-        """Returns the HAProxy commands that remove another circuit with the same port or host name."""
+        """Takes the port or host name from another circuit that has it, and returns the HAProxy commands for that."""
         for other_circuit in self._circuits.values():
             slots = [
                 (candidate.frontend_mode, candidate.port, candidate.subdomain) for candidate in (other_circuit, circuit)

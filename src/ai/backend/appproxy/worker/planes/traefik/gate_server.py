@@ -103,7 +103,7 @@ def _read_asked_request(request: web.BaseRequest) -> AskedRequest:
 def _replacement_fields(request: AskedRequest, admission: Admission) -> CIMultiDict[str]:
     """Returns the header fields that Traefik puts in place of those fields of the client's request.
 
-    Traefik removes the fields that the result lacks.
+    Traefik removes the fields that the result lacks. ``Set-Cookie`` is for the response to the client.
     """
     fields: CIMultiDict[str] = CIMultiDict()
     if admission.cookies:

@@ -242,7 +242,8 @@ class TraefikPlane:
     def _is_relayed(self, circuit: Circuit) -> bool:
         """Returns True if Traefik passes the connections of a circuit to the embedded plane of this worker.
 
-        This is so for circuits of endpoints, and for circuits with a route that has a gateway or a revision.
+        This is so for circuits with serving options, as endpoints have, and for circuits with a route that has a
+        gateway or a revision.
         """
         return circuit.serving is not None or any(
             route.gateway is not None or route.revision is not None for route in circuit.route_info
