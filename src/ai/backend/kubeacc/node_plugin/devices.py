@@ -162,7 +162,7 @@ class DeviceTracker(PeriodicLoop):
         return self._claimed.get(key, "")
 
     def plugin_handle(self, plugin_key: str) -> PluginHandle | None:
-        """Returns the handle of the plugin with the given key, or None if no such plugin has started."""
+        """Returns the handle of the plugin with the given key, or None if no such plugin is started at present."""
         return next((handle for handle in self.handles if handle.key == plugin_key and handle.started), None)
 
     async def once(self) -> None:

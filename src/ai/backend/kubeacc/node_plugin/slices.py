@@ -136,7 +136,8 @@ def slice_specs(
 def _is_possible(offered_device: OfferedDevice, features: SliceFeatures) -> bool:
     """Returns True if the cluster keeps the parts of a slice that the device needs, so that it can be offered.
 
-    A device with taints needs taints; a detached device needs conditions for binding.
+    A device that may not be allocated has a taint, and needs the part for taints; a detached device needs the part for
+    binding conditions.
     """
     return (features.taints or not offered_device.taints) and (features.binding or not offered_device.is_detached)
 

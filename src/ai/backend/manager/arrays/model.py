@@ -55,9 +55,9 @@ _COPIED_KERNEL_FIELDS = (
 
 
 class ArrayQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects arrays by owner, domain, id or name, the newest first. A field that is None does not restrict.
+    """Selects arrays by owner, domain, id or name, the newest first.
 
-    ``is_live``: those with elements that have not ended.
+    A field that is None does not restrict the selection. ``is_live``: those with elements that have not ended.
     """
 
     access_key: str | None = None

@@ -1,4 +1,7 @@
-"""Implements `backend.ai mgr generate-rpc-keypair` and `allow-agent` for CURVE keys (spec 03-02)."""
+"""Implements `backend.ai mgr generate-rpc-keypair` and `allow-agent` for CURVE keys.
+
+The keys are those of managers and agents (spec 03-02).
+"""
 
 from __future__ import annotations
 

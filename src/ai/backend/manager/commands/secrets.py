@@ -60,7 +60,7 @@ def seal(settings: ManagerSettings) -> None:
 @secrets.command("drop-old-keys")
 @click.pass_obj
 def drop_old_keys(settings: ManagerSettings) -> None:
-    """Encrypt every secret anew with the first key of the key file, and remove all other keys from the file."""
+    """Encrypt every secret with the first key of the key file, and remove all other keys from the file."""
     _seal_secrets(settings)
     with reported_errors():
         keep_first_key(secrets_file(settings))

@@ -61,8 +61,8 @@ def sealer_of(settings: ManagerSettings) -> Sealer:
 def settings_of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
     """Returns the settings of manager process ``number``, which listens for agents on ports of its own.
 
-    The ports of the processes are numbered consecutively. Raises InvalidInput if a port is not a number, or beyond the
-    last port.
+    The ports of the processes are numbered consecutively. Raises InvalidInput if an address has no port number from
+    which the port of a further process (``number`` above 0) is counted, or if a port is beyond the last port.
     """
     link = settings.agent_link
     link_update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}

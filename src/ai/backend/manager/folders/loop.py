@@ -33,7 +33,7 @@ _REMOVED_STATUSES = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_
 class FolderLoop(PeriodicLoop):
     """Creates, clones and removes the directories of folders until they match the folders in the database.
 
-    :meth:`begin` creates the directory of a new folder at once, for a waiting request.
+    :meth:`begin` creates or clones the directory of a new folder at once, for a waiting request.
     """
 
     period_s = 10.0
@@ -108,8 +108,9 @@ class FolderLoop(PeriodicLoop):
         progress: Progress | None = None,
         insert_result: asyncio.Future[None] | None = None,
     ) -> None:
-        """Stores a new folder, sets the result of ``insert_result``, and creates the directory of the folder. Raises
-        FolderAlreadyExists, LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is
+        """Stores a new folder, sets the result of ``insert_result``, and creates or clones the folder's directory.
+
+        Raises FolderAlreadyExists, LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is
         removed.
         """
         self._under_way.add(folder.id)

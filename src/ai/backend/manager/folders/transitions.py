@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 class FolderTransitions:
     """Changes the status of folders in the database, and executes the effects of each transition.
 
-    A status is stored only if the folder did not change meanwhile.
+    A status is stored only if the folder did not change meanwhile. ``remove_files`` executes the effect that removes
+    the files of a folder.
     """
 
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:

@@ -58,7 +58,7 @@ def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
 
 
 def hosts_reply(default_host: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
-    """Returns the storage hosts; ``default_host`` is text even without a host, as the published client requires."""
+    """Returns the storage hosts; ``default`` is text even without a host, as the published client requires."""
     return {
         "default": default_host or "",
         "allowed": list(volumes),

@@ -192,9 +192,10 @@ class PasswordService:
         self._failures.pop(email, None)
 
     def count_attempt(self, email: str) -> None:
-        """Counts a sign-in attempt for an e-mail address as failed, until :meth:`forget_attempts` resets the count.
+        """Counts an attempt to give the password of an e-mail address as failed.
 
-        Raises RateLimitExceeded after too many wrong passwords.
+        The count starts again after :meth:`forget_attempts`, or :data:`LOCKOUT_S` seconds after the last counted
+        attempt. Raises RateLimitExceeded after too many wrong passwords.
         """
         now = self._clock.monotonic()
         failure_count, last_failure_s = self._failures.pop(email, (0, 0.0))

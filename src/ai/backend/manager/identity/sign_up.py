@@ -97,7 +97,8 @@ class SignUpService:
     async def _store_pending_account(self, request: SignUpRequest, password_hash: str) -> str:
         """Stores or renews an account that waits for verification, and returns the token for its verification.
 
-        Returns an empty text if the e-mail address has an active account.
+        Returns an empty text if the e-mail address has an account that does not wait for verification, or gets one by
+        another request at the same moment.
         """
         user = await self._store.user(email=request.email)
         now = self._clock.now()

@@ -34,7 +34,7 @@ class LeaseStore(Protocol):
         ...
 
     def fenced(self, lease: Lease) -> AbstractContextManager[None]:
-        """Makes the writes to the database within a ``with`` block fail if the lease was lost.
+        """Makes all writes to the database of the lease within a ``with`` block fail if the lease was lost.
 
         This includes writes of tasks that are started within the block. A write raises Conflict and has no effect if
         the token of the lease has changed.

@@ -37,8 +37,8 @@ def load_order_plugin(name: str) -> Order | None:
 def adapt_order(name: str, plugin: AbstractOrder) -> Order:
     """Returns an order of the scheduler that sorts the queue by an ordering plugin.
 
-    If the plugin fails, or names no session of the queue, this is logged; sessions that it does not name follow, larger
-    priorities and then older ones first.
+    Sessions that the plugin does not name follow, larger priorities and then older ones first. If the plugin fails, or
+    names a session that is not in the queue, this is logged, and all sessions have that order.
     """
 
     def order(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:

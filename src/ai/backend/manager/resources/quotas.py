@@ -22,7 +22,7 @@ def quota_names(session: Session) -> tuple[str, ...]:
 
 
 def fill_limits(names: Iterable[str], limits: ResourceSlot, *, default_limit: Decimal = INFINITY) -> ResourceSlot:
-    """Returns a limit for every slot in ``names``: the one in ``limits``, or else ``default_limit``."""
+    """Returns the limit of each slot in ``limits``, and ``default_limit`` for each other slot in ``names``."""
     limited_names = set(limits)
     return ResourceSlot(
         {name: (limits[name] if name in limited_names else default_limit) for name in {*names, *limited_names}}

@@ -26,7 +26,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 class NamedClaims(msgspec.Struct, frozen=True):
-    """Holds the device claims that pending sessions name, and the live sessions that use these claims."""
+    """Holds the device claims that pending sessions name, and the live sessions that name these claims."""
 
     by_id: Mapping[UUID, Claim] = msgspec.field(default_factory=dict)
     users: Mapping[UUID, Sequence[ClaimUser]] = msgspec.field(default_factory=dict)
@@ -113,9 +113,9 @@ def claim_problem(agent_id: AgentId, view: core.AgentView | None, devices: Devic
 def change_placed_claim(
     claim: Claim, placement: Placement, now: datetime
 ) -> tuple[ClaimChange | None, dict[KernelId, dict[str, Any]]]:
-    """Returns the change of a device claim after its session was placed, and each kernel's devices and slots.
+    """Returns the change of a device claim after its session was placed, and each kernel's devices and generation.
 
-    Each kernel has its own devices and those of the claim, and only its own slots.
+    Each kernel gets its own devices and those of the claim. The slots of the claim are recorded in the claim alone.
     """
     first_placement = placement.kernels[0]
     claimed_devices: Mapping[str, Mapping[str, str]]

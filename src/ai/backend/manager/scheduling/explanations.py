@@ -298,7 +298,10 @@ class ExplanationService:
         )
 
     async def _holders_of_key(self, caller: Caller, session: Session) -> SessionCount:
-        """Returns the number of other live sessions of the same keypair that hold slots, and names some of them."""
+        """Returns the number of other live sessions of the same keypair that hold slots, and names some of them.
+
+        Only a first page of the keypair's live sessions is read and counted.
+        """
         query = SessionQuery(limit=_MAX_LISTED_SESSIONS, access_key=session.access_key, statuses=LIVE_SESSION_STATUSES)
         page = await self.queues.reader.sessions.search(query)
         holding_sessions = [

@@ -251,7 +251,7 @@ class ScheduleLoop(PeriodicLoop):
         """Stores the reason why each session waits with the session, if the reason has changed.
 
         If only the amounts in the text have changed, which every end of a session causes, the text is stored less
-        often and for a limited number of sessions.
+        often and for a limited number of sessions. A session that waits in vain, since a dependency failed, is ended.
         """
         changes: list[Change] = []
         reworded_count = 0

@@ -38,7 +38,7 @@ class ShutdownServiceBody(Schema, frozen=True):
 
 
 class StartedService(TypedDict):
-    """A service that listens. Lists of allowed arguments and variables are absent if they are empty (contract 2.1)."""
+    """A service that listens; ``url_template`` and lists of what it takes are absent if empty (wire contract 2.1)."""
 
     name: str
     protocol: str
