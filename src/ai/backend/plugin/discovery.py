@@ -73,8 +73,7 @@ def load_plugin(
     """Imports the plugin class that ``package.module`` or ``package.module:Name`` names, and returns the class.
 
     ``adapt`` makes a plugin class of a class of another version. Raises PluginError if it shows no plugin of this
-    version,
-    and anything that importing it raises.
+    version, and anything that importing it raises.
     """
     module_name, _, attribute_path = reference.partition(":")
     try:
@@ -149,8 +148,7 @@ class PluginSource:
     """Describes the origin of a plugin: its name, and the means by which the agent or a host imports it.
 
     ``load`` imports it here, and may raise anything. ``reference`` is what a host process would import; ``isolated``:
-    only
-    a host process may.
+    only a host process may.
     """
 
     name: str

@@ -145,10 +145,8 @@ class AbstractHook:
     """The base of hook plugins, which decide about sign-ons, sign-ups, passwords and sessions for the manager.
 
     A plugin overrides the methods of its decisions; the other methods change nothing. Every method may be called any
-    number
-    of times and by several managers. An error other than :class:`HookDenied`, or no answer in time, refuses the request
-    as
-    unavailable; in :meth:`sign_on` it is logged and the next plugin is asked.
+    number of times and by several managers. An error other than :class:`HookDenied`, or no answer in time, refuses the
+    request as unavailable; in :meth:`sign_on` it is logged and the next plugin is asked.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION

@@ -210,7 +210,10 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedImage:
-    """Describes a committed image. ``place`` is the archive's path on the node, or the name of the pushed image."""
+    """Describes a committed image. ``place`` is the archive's path on the node, or the name of the pushed image.
+
+    ``digest`` is that of the pushed image's manifest, empty for an archive; both have a ``config_digest``.
+    """
 
     place: str
     size_bytes: int
@@ -227,18 +230,17 @@ TellProgress = Callable[[int, int], None]
 class RuntimeInfo:
     """Describes a runtime on this node.
 
-    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is
-    really done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-
-    networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say
-    why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or
-    nothing can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine,
-    gVisor); ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own,
-    and ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are
-    where the runtime looks CDI names up, lowest priority first; the agent writes the specifications of its
-    plugins into the last one. Empty without CDI. ``pulls_in_create``: the node pulls images within
-    ``create``, and ``lacks_image`` is never True. ``create_timeout_s``: how long ``create`` takes at most by
-    the runtime's own deadlines; None where a setting of the agent's limits it. ``mounts_sub_paths``: folders
-    are mounted as parts of volumes.
+    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
+    done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-networks`` such that
+    reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say why there are none,
+    ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing can be done).
+    ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine, gVisor); ``class_overheads`` is
+    the memory in bytes that a workload of such a class takes beyond its own, and ``class_handlers`` the program that
+    starts it, where the runtime knows them. ``cdi_directories`` are where the runtime looks CDI names up, lowest
+    priority first; the agent writes the specifications of its plugins into the last one. Empty without CDI.
+    ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never True.
+    ``create_timeout_s``: how long ``create`` takes at most by the runtime's own deadlines; None where a setting of the
+    agent's limits it. ``mounts_sub_paths``: folders are mounted as parts of volumes.
     """
 
     name: str
@@ -303,8 +305,7 @@ class ProcessView:
     """Describes a process of a workload: its pids, command and measurements.
 
     ``pid`` is the host's; with ``started``, of any origin, it is never another process's. ``shown_pid`` is its number
-    as
-    the workload itself sees it.
+    as the workload itself sees it.
     """
 
     pid: int
@@ -318,10 +319,8 @@ class AbstractRuntime(ABC):
     """The base of runtimes, which make and supervise workloads on a node.
 
     The contract is in this module's docstring. A plugin is a class under the entry point group
-    :data:`ENTRY_POINT_GROUP`,
-    made of its settings (the agent's table ``[runtime]``, as ``settings_model``) and the directory of its durable
-    records;
-    ``agent.runtime`` names it.
+    :data:`ENTRY_POINT_GROUP`, made of its settings (the agent's table ``[runtime]``, as ``settings_model``) and the
+    directory of its durable records; ``agent.runtime`` names it.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION
@@ -358,9 +357,8 @@ class AbstractRuntime(ABC):
         """Creates the private network of a session on this node, before the session's first workload, and returns it.
 
         Idempotent. With ``overlay`` it reaches kernels on other nodes as well, at the given addresses; one of the
-        session with
-        another ``overlay``, of an earlier placement, is replaced. Raises CreationDenied with the reason if there can be
-        none here, WorkloadError or Unavailable if it failed; ``remove_network`` finds what is half made.
+        session with another ``overlay``, of an earlier placement, is replaced. Raises CreationDenied with the reason if
+        there can be none here, WorkloadError or Unavailable if it failed; ``remove_network`` finds what is half made.
         """
         info = self.info()
         raise CreationDenied(info.no_session_networks if overlay is None else info.no_multi_node_networks)
@@ -424,11 +422,10 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Returns the measurements of workloads that the runtime makes itself, by workload.
+        """Returns, by workload, the measurements that the runtime itself takes.
 
         They are cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids. Unknown ones are
-        left out,
-        as the network of a workload that shares the host's.
+        left out, as the network of a workload that shares the host's.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ _PYTHON_FOLDER = str(Path(traceback.__file__).resolve().parent)
 
 
 def description_of(error: BaseException) -> str:
-    """Returns an exception's type and message, and the place in the plugin's own code that raised it.
+    """Returns an exception's type and message, and the innermost place in the plugin's own code on its way.
 
     Such as ``KeyError: 'serial' (acme/board.py:23, in read_cards)``.
     """

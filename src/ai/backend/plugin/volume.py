@@ -204,8 +204,7 @@ class Progress:
     """Holds the progress of a long operation, and requests to end the operation early.
 
     Written by its thread, read by others. ``cancel`` makes it end early with nothing left of it, ``abandon`` where it
-    is,
-    to be taken up by the next process.
+    is, to be taken up by the next process.
     """
 
     def __init__(self) -> None:
@@ -245,8 +244,7 @@ class VolumeContext:
     """Holds the values that the storage proxy passes to a volume: the owner of new files, and a function for tests.
 
     ``owner``: uid and gid of all that the volume makes where the process may give files away; ``waypoint``: called at
-    named
-    points of operations, where kill tests can end the process.
+    named points of operations, where kill tests can end the process.
     """
 
     owner: tuple[int, int] | None = None

@@ -47,12 +47,11 @@ async def check_outside(
     on_outcome: Callable[[Outcome], None] = lambda _: None,
     on_begun: Callable[[int, str], None] = lambda _, __: None,
 ) -> Report:
-    """Runs all checks of a job in separate processes, and returns the report.
+    """Runs all checks of a job in another process, and returns the report.
 
-    A process that dies in one of them, or is silent for longer than ``patience_s``, fails it, and the rest goes on.
-    ``environment`` names variables that the process gets besides the usual ones. ``on_begun`` gets the number and name
-    of
-    each check as it begins.
+    A process that dies in one of them, or is silent for longer than ``patience_s``, fails it, and the rest goes on in a
+    new process. ``environment`` names variables that the process gets besides the usual ones. ``on_begun`` gets the
+    number and name of each check as it begins.
     """
     report = Report()
 

@@ -141,8 +141,8 @@ class ExternalAllocMap(AbstractAllocMap):
     """An alloc map in the agent that has a plugin's own map choose the devices, and checks and records each choice.
 
     ``choose`` asks the plugin's map. An answer that was not requested, or of unknown or taken devices, is refused, and
-    held
-    devices are known whatever becomes of the plugin. ``complain`` gets the fault of each answer, None for a good one.
+    held devices are known whatever becomes of the plugin. ``complain`` gets the fault of each answer, None for a good
+    one.
     """
 
     def __init__(

@@ -150,9 +150,8 @@ class PluginHandle:
         """Replaces the running plugin by one with other settings.
 
         The new plugin starts beside the old one, which ends once its calls are answered. Raises PluginError with the
-        reason if
-        it cannot be started; the running one then goes on as it was. One that does not run is started at the next
-        :meth:`start`.
+        reason if it cannot be started; the running one then goes on as it was. One that does not run is started at the
+        next :meth:`start`.
         """
         old_plugin, old_settings, old_class = self._plugin, self.settings, self._class
         self.settings = settings
@@ -255,7 +254,10 @@ class PluginHandle:
         loop.call_later(delay_s + 0.01, self.on_change)
 
     def _record_fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
-        """Records a fault of the plugin, and returns the shortened text. Logs each text once."""
+        """Records a fault of the plugin, and returns the shortened text.
+
+        Logs the text, unless it is the last text that was logged for this kind of call.
+        """
         fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
         self._faults[call_kind] = fault_text
         if self._logged_faults.get(call_kind) != fault_text:

@@ -38,7 +38,7 @@ class DeviceHealthTracker:
     def on_change(self, change: DeviceHealthChange, now_s: float) -> None:
         """Records a change of a device's health that the plugin reported.
 
-        A change of a listed device counts until :meth:`retain`.
+        The change counts until the devices are listed later. :meth:`retain` drops it if the device is not listed.
         """
         self._changes[change.device_id] = (now_s, change)
         self._record_health(change.device_id, change.health, change.reason, now_s)

@@ -41,8 +41,7 @@ class Zygote:
     """Forks host processes on request, and reports their pids and exit statuses to the agent.
 
     Requests come on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left. The kernel
-    closes
-    the agent's end however the agent dies.
+    closes the agent's end however the agent dies.
     """
 
     def __init__(self, requests: socket.socket) -> None:

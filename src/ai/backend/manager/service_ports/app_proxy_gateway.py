@@ -31,7 +31,7 @@ class CoordinatorGateway(Protocol):
         """Returns a token that lets one browser open, once, an app of a session through the given route."""
 
     async def sessions(self, coordinator: CoordinatorAddress) -> Sequence[SessionId]:
-        """Returns the ids of the sessions for which a coordinator has circuits or unused tokens.
+        """Returns the ids of the sessions for which a coordinator has interactive circuits or unused tokens.
 
         Sessions of other managers are included.
         """

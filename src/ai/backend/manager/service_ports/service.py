@@ -154,8 +154,9 @@ def is_private(port: Mapping[str, Any]) -> bool:
 def choose_port(state: ServiceState, declared_ports: list[int], requested_port: int | None) -> int:
     """Returns the port on which a service really listens for the port that a user requested.
 
-    The two are matched by their positions, since the workload may have other numbers than the declared ones. Without
-    a requested port, it is the first.
+    The two are matched by their positions, since the workload may have other numbers than the declared ones. Without a
+    requested port, it is the first. Raises NotSupported if the service listens on no port, InvalidInput if the
+    requested port is none of its ports.
     """
     if not state.ports:
         raise NotSupported(f"The service {state.name} has no port.")

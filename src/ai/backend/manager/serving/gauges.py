@@ -217,7 +217,7 @@ async def _read_whole(content: aiohttp.StreamReader) -> bytes:
 def values_of(reply: Mapping[str, Any]) -> list[float]:
     """Returns the finite numbers in a reply of Prometheus.
 
-    Raises ValueError if the reply says that the query is wrong.
+    Raises ValueError if the reply says that the query failed, for example because it is wrong.
     """
     if reply.get("status") != "success":
         raise ValueError(f"it refuses the query: {str(reply.get('error'))[:200]}")
@@ -247,7 +247,7 @@ class Gauges:
     _gathered: dict[UUID, _GatheredSamples] = field(default_factory=dict, init=False)
 
     def keep(self, endpoint_ids: Collection[UUID]) -> None:
-        """Drops the samples of all endpoints except those of ``endpoint_ids``, and cancels the running readings."""
+        """Drops the samples, and cancels the running readings, of all endpoints except those of ``endpoint_ids``."""
         for endpoint_id in [each for each in self._gathered if each not in endpoint_ids]:
             task = self._gathered.pop(endpoint_id).task
             if task is not None:

@@ -471,9 +471,9 @@ def event_of(
     reason: str | None = None,
     detail: str | None = None,
 ) -> ServingEvent:
-    """Builds an event of an endpoint's history, with the status and reason of a revision or replica.
+    """Builds an event of an endpoint's history, with the status and reason of ``served`` or else of the endpoint.
 
-    They are those of ``served``, or of the endpoint if ``served`` is None.
+    ``served`` is the state of a revision or replica. A ``reason`` replaces the reason of either.
     """
     state = served or Served(endpoint.status, endpoint.reason)
     return ServingEvent(

@@ -46,8 +46,9 @@ class Undecodable(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decodes JSON of any depth with a decoder; below the deepest permitted level, lists and objects are emptied.
+    """Decodes JSON of any depth with a decoder.
 
+    If the JSON is too deep for the decoder, the lists and objects of the deepest permitted level are emptied first.
     Raises msgspec.ValidationError for JSON of another form, msgspec.DecodeError for what is no JSON.
     """
     try:

@@ -95,7 +95,7 @@ class RouteSocket:
     def add_child(self, parent: str, name: str, namespace_fd: int, hardware: str = "") -> None:
         """Adds a macvlan device on top of the device ``parent``, in another network namespace.
 
-        The macvlan devices of one parent reach only each other.
+        On this node, the macvlan devices of one parent reach only each other, and not the host.
         """
         address = {"address": hardware} if hardware else {}
         link = self._index_of(parent)

@@ -195,7 +195,10 @@ def has_openat2() -> bool:
 
 
 def rename_noreplace(source_dir_fd: int, source: str, target_dir_fd: int, target: str) -> None:
-    """Renames a file. Raises FileExistsError if the target exists (old file systems: checked beforehand), OSError."""
+    """Renames a file; if the target exists, raises FileExistsError instead. Raises OSError.
+
+    If the kernel or the file system cannot do this in one step, the target is looked up before the file is renamed.
+    """
     name_bytes = os.fsencode(source), os.fsencode(target)
     try:
         _checked_result(

@@ -372,7 +372,8 @@ class PodRelay:
     def _is_done(self) -> bool:
         """True once this relay may end: it was dismissed, the session never began, or the agent has every message.
 
-        SIGTERM alone is no reason: the session's process gets one at the same time, and has last words.
+        Also if unread messages of an ended session were kept for ``keep_s``. SIGTERM alone is no reason: the session's
+        process gets one at the same time, and has last words.
         """
         if self._is_dismissed:
             return True

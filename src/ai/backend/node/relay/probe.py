@@ -44,8 +44,7 @@ def call(port: int, forbidden: str, allowed: str) -> int:
     """Connects to the forbidden and the allowed pod several times, and returns if network policies are enforced.
 
     Returns ``ENFORCED``, ``NOT_ENFORCED`` or ``UNKNOWN``. A network plug-in may need a moment before it applies a
-    policy
-    to a new pod.
+    policy to a new pod.
     """
     verdict = UNKNOWN
     for _ in range(ATTEMPTS):

@@ -141,7 +141,7 @@ class Relay:
     def update_poll_events(self) -> None:
         """Updates the events that ``poll`` reports for the runner and all connections. Call it before each wait.
 
-        A connection is read only while the relay can take more frames.
+        The runner and the controller are read only while the relay can take more frames of them.
         """
         if self._runner is not None:
             is_controller_behind = self._controller is not None and self._sent < self._replay.last_seq

@@ -87,7 +87,11 @@ class RelayConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def wait(self) -> None:
-        """Waits until a message has been passed to ``on_message``, or the connection has ended."""
+        """Waits until something has arrived, or the connection has ended.
+
+        ``on_message`` was then called with each message that is complete; what has arrived may be only a part of a
+        message.
+        """
         await self._on_change()
 
     async def close(self) -> None:

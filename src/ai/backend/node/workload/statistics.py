@@ -155,7 +155,7 @@ class Meter:
         return size_bytes
 
     def _renew_home_sizes(self, records: Sequence[Measurable], now_s: float) -> None:
-        """Measures the sizes of homes whose stored sizes are too old, beginning with the oldest.
+        """Measures the sizes of homes that are not measured yet or whose stored sizes are too old, longest due first.
 
         Stops when all walks together have cost a fiftieth of one core.
         """

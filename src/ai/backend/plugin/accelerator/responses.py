@@ -280,7 +280,7 @@ class MeasurementFilter:
     def filter_measurements(
         self, measurements: Iterable[Measurement], devices: Collection[str] | None = None
     ) -> list[Measurement]:
-        """Returns the valid measurements, and records a fault for each invalid one.
+        """Returns the valid measurements, and records the first fault if any of them are invalid or too many.
 
         ``devices``: the device ids that measurements may have; None: any.
         """

@@ -38,7 +38,7 @@ def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
 
 
 async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
-    """Calls every method of the plugin that reads devices, and returns the lines of the recording."""
+    """Makes a plugin read all that it reads of devices, and returns the lines of the recording."""
     tree = plugin.tree = RecordingTree(plugin.roots.sysfs_root, plugin.roots.dev_root)
     await plugin.init()
     try:

@@ -93,7 +93,7 @@ class HookContract:
 
     @pytest.mark.parametrize("text", HOSTILE_TEXTS)
     async def test_browsers_that_nobody_sent_are_refused(self, hook: AbstractHook, text: str) -> None:
-        """A redirect that the plugin did not begin raises any error, not only a denial."""
+        """A redirect that the plugin did not begin raises an error, which need not be a denial."""
         async with asyncio.timeout(WITHIN_S):
             with pytest.raises(Exception):  # noqa: B017, PT011  # any refuses
                 await hook.finish_redirect(text, text, {"state": text, "code": text})

@@ -25,8 +25,8 @@ _FIELD = "config.device_requests"
 class Alternatives(msgspec.Struct, frozen=True):
     """Holds the distinct device requests of a session, compiled and as texts.
 
-    If one request names an amount of a slot, all requests name an amount of this slot, except requests that do not
-    need the slot.
+    If one request names an amount of a slot, each other request does so too, except for slots that neither that request
+    nor ``resources`` of the session requests.
     """
 
     requests: tuple[DeviceRequest, ...] = ()

@@ -180,9 +180,9 @@ class SessionFactory:
         return await self.checker.find(caller, owner, request), claim
 
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
-        """Returns a slot of a device claim that only one session may use at a time, or None if there is none.
+        """Returns a slot because of which only one session at a time may use a claim, or None if several may.
 
-        Such a slot cannot be shared by workloads on an agent of the claim's resource group. Raises NotFound.
+        Workloads cannot share such a slot on an agent of the claim's resource group. Raises NotFound.
         """
         claim = await self._naming.find(user_id, group_id, name)
         return self._naming.unshared_slot(claim, await self.agents.agents(scaling_group=claim.scaling_group))

@@ -121,7 +121,7 @@ class KernelReconciler:
         reported_kernels: Sequence[KernelPresence],
         expected_kernels: Mapping[str, KernelOccupancy],
     ) -> list[KernelPresence]:
-        """Returns kernels that two reports call RUNNING in turn, although their stored status is before RUNNING."""
+        """Returns kernels that two successive reports call RUNNING, although their stored status is before RUNNING."""
         unobserved_kernels = {
             (presence.kernel_id, presence.attempt): presence
             for presence in reported_kernels

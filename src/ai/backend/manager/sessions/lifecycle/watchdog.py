@@ -37,7 +37,11 @@ _TRANSIENT_STATUSES = (*states.STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WatchdogLoop(PeriodicLoop):
-    """Marks silent agents as lost, and ends or moves on sessions that stay in a transient status too long."""
+    """Marks silent agents as lost, and ends or moves on sessions that wait or start too long or lose their agents.
+
+    A session may be starting or RESTARTING for a limited time, and PENDING if its resource group limits that. A session
+    of lost agents starts again or ends, or is degraded until the agents come back.
+    """
 
     period_s = 3.0
 

@@ -57,7 +57,7 @@ class FakeBehaviour:
 class _Workload:
     """Holds the state of one workload of the fake runtime, with its runner and its stored frames.
 
-    The memory of stored frames is bounded, as that of a shim.
+    Frames are stored until they are acknowledged, as by a shim, but without a limit of their memory.
     """
 
     spec: WorkloadSpec

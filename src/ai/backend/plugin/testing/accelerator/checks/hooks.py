@@ -363,7 +363,7 @@ async def calls_may_overlap(subject: Subject) -> None:
 
 
 def _stable_part(method: str, answer: object) -> object:
-    """Returns an answer of a plugin without the parts that may change between calls: health, and totals by health."""
+    """Returns an answer of a plugin without what may change between calls: health, and totals that depend on it."""
     if method == "list_devices":
         return [(device.device_id, device.slots) for device in answer]  # type: ignore[attr-defined]  # settled to devices
     return None if method == "available_slots" else answer
