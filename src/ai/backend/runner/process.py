@@ -196,7 +196,7 @@ def python_version() -> str:
 def restrict_ssh_keys(folder: str) -> None:
     """Sets the modes of a `.ssh` folder (0700) and its files (0600), since ssh ignores keys that others may read.
 
-    (spec 03-11:510). Links, and files that cannot be changed, stay as they are.
+    See spec 03-11:510. Links stay as they are. Stops without an error at the first file that cannot be changed.
     """
     try:
         if os.path.islink(folder):

@@ -53,8 +53,8 @@ def builtin_definition(
 ) -> Optional[Definition]:
     """Returns the built-in definition of a service; None for an unknown service.
 
-    Raises BadDefinition if the service needs the kit and there is none. `service_path`: an interpreter that has the
-    service's packages, where the one of the session has not.
+    Raises BadDefinition if the service needs the kit and there is none that can be used. `service_path`: an interpreter
+    that has the service's packages, where the one of the session has not.
     """
     if name in INTRINSIC_URL_TEMPLATES:
         script = f"{_escape_braces(kit_path or '')}/programs/run.py"

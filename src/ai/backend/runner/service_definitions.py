@@ -77,7 +77,7 @@ class Definition:
     def environment(self, user_variables: Any) -> Dict[str, str]:
         """Checks the environment variables that the user sets for the service, and returns them.
 
-        Raises BadDefinition for a variable that the service does not take.
+        Raises BadDefinition for a variable that the service does not take, or that no environment can have.
         """
         requested_variables = _check_texts(user_variables or {}, "envs")
         for variable_name in requested_variables:

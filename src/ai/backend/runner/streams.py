@@ -129,7 +129,7 @@ class InputStream(io.TextIOBase):
         return line
 
     def read(self, max_chars: Optional[int] = -1) -> str:
-        """Requests one line from the client, and returns the line as the whole input."""
+        """Returns one line as the whole input: the unread rest of the last line, or else a line of the client."""
         return self.readline(max_chars)
 
     def close(self) -> None:

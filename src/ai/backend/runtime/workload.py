@@ -1,4 +1,4 @@
-"""Provides the records on disk, environment variables and device checks of the process and Docker runtimes."""
+"""Provides the records on disk and device checks of the process and Docker runtimes, and the runners' environment."""
 
 from __future__ import annotations
 

@@ -252,9 +252,10 @@ def _count_devices(
 
 
 def first_leftover(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
-    """Describes the first workload, report or hook call that an agent holds although no session needs it any more.
+    """Describes the first leftover that keeps a simulated cluster from rest; an empty text if there is none.
 
-    Returns an empty text if nothing is left.
+    A leftover is a workload, kernel, observation or plugin call that an agent holds although no session needs it, a
+    running kernel without a workload, or a callback that was not delivered.
     """
     held_attempts: set[tuple[KernelId, int]] = {
         (kernel.id, kernel.attempt)

@@ -117,7 +117,10 @@ class Node:
         return [key for key, workload in self.fake.workloads.items() if workload.exit is None]
 
     def check(self) -> list[str]:
-        """Returns the violations on a node: kernels with two live workloads, and devices that workloads share."""
+        """Returns the violations on a node: kernels with two live workloads, and devices that are given twice.
+
+        A device is given twice if workloads share it, or if a workload has it whole while a partition of it exists.
+        """
         used_amounts: dict[tuple[str, str], Decimal] = {}
         violations = []
         attempt_by_kernel: dict[KernelId, int] = {}

@@ -116,7 +116,7 @@ class StorageProxy:
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self, *, client: Address | None = None, manager: Address | None = None) -> None:
-        """Serves both APIs and resumes interrupted clones.
+        """Serves both APIs and resumes interrupted clones; a worker only serves the API for clients.
 
         ``client``, ``manager``: addresses that replace those of the settings.
         """

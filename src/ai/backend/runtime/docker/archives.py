@@ -36,8 +36,7 @@ def rewrite(
     """Writes a new image archive with the layers of ``source_archive``, another name, and the configuration ``config``.
 
     The source has only one image. The container's own configuration is not copied. Raises WorkloadError if it is no
-    archive
-    of an image, OSError.
+    archive of an image, OSError.
     """
     try:
         return _rewrite_archive(source_archive, target_archive, image_name, config, is_compressed)

@@ -126,9 +126,8 @@ def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_fact
     """Returns the networks of a container: the session's own or the default one, and those that plugins attach.
 
     The first is the session's own network or the default one. Without a network (``none``) a container has those of
-    plugins
-    alone, as engines join nothing to it. Raises CreationDenied where it has the host's, to which nothing can be
-    attached.
+    plugins alone, as engines join nothing to it. Raises CreationDenied where it has the host's, to which nothing can
+    be attached.
     """
     default_network = settings.network if settings.network != "auto" else engine_facts.network
     session_network = spec.network.network_id if spec.network is not None else default_network

@@ -1,4 +1,4 @@
-"""Creates workloads as containers, step by step, so that a later start can remove the remains of a crash at any step.
+"""Creates workloads as containers, in an order in which the agent finds the remains of a crash at any instruction.
 
 Record, home and files; the container; its start. Its runner begins once the directory of its channel is closed to it.
 """
@@ -175,7 +175,7 @@ def unstage(folder: Path) -> None:
 
 
 async def begin(engine: Engine, container_id: str, folder: DockerFolder, timeout_s: float) -> None:
-    """Makes the channel's directory inaccessible to the session, and then starts the runner. Raises WorkloadError."""
+    """Takes the channel's directory from the session (:func:`seal`), and starts the runner. Raises WorkloadError."""
     loop = asyncio.get_running_loop()
     deadline, next_inspection = loop.time() + timeout_s, loop.time() + _INSPECT_S
     while not (folder.channel / "shim.sock").exists():
@@ -215,8 +215,7 @@ def seal(channel_folder: Path) -> None:
     """Makes root the owner of the channel's directory and files, so that the session cannot change them.
 
     Does nothing if the agent is not root. No link that the container may have made is followed. Raises WorkloadError
-    for
-    anything but a socket and a file.
+    for anything but a socket and a file.
     """
     if os.geteuid() != 0:
         return

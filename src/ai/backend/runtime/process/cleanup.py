@@ -155,9 +155,10 @@ def erase(
 
 
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
-    """Cleans up all workloads after a crash of the agent.
+    """Cleans up at the start of the agent what ended workloads and an earlier agent have left.
 
     Completes started removals, undoes partial creations, records exits, and removes groups without a workload.
+    Workloads that run are left alone.
     """
     workload_names: set[str] = set()
     for directory in list(state.all_workloads()):

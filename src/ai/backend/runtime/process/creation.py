@@ -76,7 +76,7 @@ class Creation(msgspec.Struct, frozen=True):
     def prepare(self) -> Record:
         """Writes the workload's record, home, files and plan.
 
-        Raises CreationDenied or OSError; then the caller removes them.
+        Raises CreationDenied or OSError; then the caller removes what was written.
         """
         registry = CdiRegistry(cdi_directories(self.state.path))
         visible_folders = VISIBLE_FOLDERS if self.image.rootfs is None else ()

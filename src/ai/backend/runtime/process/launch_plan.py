@@ -274,7 +274,7 @@ def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
 def _shared_etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
     """Returns the copied /etc folder that a session can share with other sessions.
 
-    Returns None if the folder lacks the target of a mount, file or device.
+    Returns None if there is no copy, or if the copy lacks the target of a mount, file or device.
     """
     targets = (
         *files,

@@ -81,7 +81,7 @@ def _begin_removal(directory: WorkloadDirectory, *, keep_home: bool) -> bool:
 
 
 def _close_created_fd(creation_future: asyncio.Future[int]) -> None:
-    """Closes the descriptor of a network namespace that was created after the task that waited for it was cancelled."""
+    """Closes the agent's descriptor of a created network namespace, even if the task that awaited it was cancelled."""
     if not creation_future.cancelled() and creation_future.exception() is None:
         os.close(creation_future.result())
 

@@ -245,7 +245,8 @@ class Archive:
     async def mount(self, place: ArtifactPlace) -> MountState:
         """Returns the path of a revision on hosts, from the mount cache if hosts cannot mount its storage.
 
-        Copies the revision to the mount cache first.
+        If the mount cache lacks the revision, starts a copy to it in the background, and returns the copy's progress
+        without a path.
 
         Raises NotSupported: there is no mount cache; BackendError: as :meth:`find` does, or the error of the copy.
         """

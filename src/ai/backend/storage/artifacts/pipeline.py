@@ -147,7 +147,7 @@ class Pipeline:
         crash_point("artifact.downloaded")
 
     async def _accept_uploads(self, missing_files: Sequence[PlannedFile]) -> None:
-        """Moves uploaded files to the storage of downloads, where the upload's URLs cannot change the files any more.
+        """Moves uploaded files to the place of downloaded ones, where the upload's URLs cannot change them any more.
 
         Raises ArtifactIncomplete for files that are missing or have another size.
         """

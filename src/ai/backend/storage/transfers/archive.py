@@ -89,7 +89,7 @@ class _UnsentBytes:
 
 
 class _Entries:
-    """Stores the directory entries of a zip archive in a temporary file until the end of the archive.
+    """Stores the directory entries of a zip archive until the archive's end, in memory or in a temporary file.
 
     A zip has its directory at its end.
     """

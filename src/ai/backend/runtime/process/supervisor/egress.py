@@ -1,4 +1,4 @@
-"""Makes a workload's own network, which a helper program connects to the outside without privileges.
+"""Makes a workload's own network, which a helper program connects to the outside.
 
 The helper copies the packets of the workload as an ordinary program's.
 
