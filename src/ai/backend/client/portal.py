@@ -42,7 +42,8 @@ class Portal:
     def block(self, value: Any) -> Any:
         """Converts the return value of an asynchronous method into a blocking value.
 
-        A coroutine is run to its result. Asynchronous iterators and context managers become ordinary ones.
+        A coroutine is run to its result. Asynchronous generators and context managers become ordinary ones, and other
+        objects of the SDK that make requests become a :class:`Blocking`. Any other value is returned as it is.
         """
         if inspect.iscoroutine(value):
             return self.block(self.run(value))

@@ -112,8 +112,10 @@ def missing_file_problem(image: str, files: Sequence[Path]) -> str | None:
 
 
 def unknown_option_hint(option: str, arguments: Sequence[str]) -> str | None:
-    """Returns a hint with the command that passes an unknown option of `run` to the program among its arguments, or
-    None if no argument is a program."""
+    """Returns a hint with the command that passes an unknown option of `run` to the program before it, or None.
+
+    It is None if no file, which may be a program, stands before the option among the arguments.
+    """
     from pathlib import Path
 
     arguments_list = list(arguments)

@@ -45,7 +45,7 @@ def _parse_path(ctx: click.Context, param: click.Parameter, value: str | None) -
 def _base_folder_of(files: tuple[Path, ...], basedir: Path | None) -> Path:
     """Returns the folder to which the paths of the uploaded FILES are relative.
 
-    It is by default the working directory, or the folder of a file outside of it.
+    By default it is the working directory, or the folder of the first file if this file is outside of it.
     """
     from pathlib import Path
 

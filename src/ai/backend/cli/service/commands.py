@@ -380,7 +380,10 @@ async def downscale_route(api: AsyncSession, name: str, replica: UUID) -> Outcom
 
 
 async def _wait_for_service(api: AsyncSession, service_handle: AsyncService, max_wait: float) -> int:
-    """Waits until a service has a ready replica, and prints the reasons while it has none. Returns the exit code."""
+    """Waits until a service has a ready replica, and prints the reasons while it has none. Returns the exit code.
+
+    ``max_wait`` is in seconds; zero: no limit.
+    """
     screen, pause_s, printed_text = screen_of(), _FIRST_POLL_S, ""
     deadline = time.monotonic() + max_wait
     while True:

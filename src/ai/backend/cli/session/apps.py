@@ -172,7 +172,7 @@ async def _open_browser(
 
 
 def _can_open_browser() -> bool:
-    """True if a browser can be opened in a window: there is a display, or the environment names a browser.
+    """True if a browser can be opened in a window: on macOS, or if the environment names a display or a browser.
 
     A browser in the terminal would take it over.
     """

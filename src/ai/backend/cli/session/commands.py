@@ -36,7 +36,7 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
     """Returns the session that has a name or id, or whose name or id begins with the given text.
 
-    A session that has ended is found by a beginning of its id only.
+    A session that has ended is also found by a beginning of its id.
 
     Raises click.ClickException if several sessions that have ended have such ids.
     """
@@ -184,9 +184,9 @@ async def rm(
 async def _cancel_array(
     api: AsyncSession, name: str, owner: str | None, *, forced: bool, error: BackendAPIError
 ) -> dict[str, Any]:
-    """Ends the job array that has the given name. Raises the given ``error`` if there is no such array.
+    """Ends the job array that has the given name. Raises the given ``error`` if the server refuses that.
 
-    It is called for a name that no session has.
+    It is called for a name that no session has, and the usual refusal is that no array has it either.
     """
     from ai.backend.client.exceptions import BackendAPIError
 

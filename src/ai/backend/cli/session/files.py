@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 async def upload_files(
     session: AsyncComputeSession, files: Sequence[str | Path], basedir: str | os.PathLike[str] | None
 ) -> None:
-    """Puts files into the home of a session. Raises BackendClientError if a file is too large."""
+    """Puts files into the home of a session. Raises BackendClientError if a file is too large.
+
+    The message names the largest file and other ways to bring it into the session.
+    """
     from ai.backend.client.exceptions import BackendAPIError, BackendClientError
 
     try:

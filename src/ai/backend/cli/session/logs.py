@@ -21,7 +21,10 @@ _OVERLAP_LENGTH = 4096
 
 
 def new_log_text(printed_log: str, log: str) -> str:
-    """Returns the lines of a log that follow ``printed_log``, an earlier state that may begin with older lines."""
+    """Returns the text that a log has beyond ``printed_log``, an earlier state that may begin with older lines.
+
+    Returns the whole log if it no longer contains the end of ``printed_log``.
+    """
     if log.startswith(printed_log):
         return log[len(printed_log) :]
     printed_tail = printed_log[-_OVERLAP_LENGTH:]

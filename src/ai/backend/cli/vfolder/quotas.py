@@ -27,7 +27,8 @@ _SCOPE_ARGUMENT = click.argument("scope")
 async def _scope_id(api: AsyncSession, scope: str) -> str:
     """Returns a quota scope with the name or e-mail address replaced by its id, as ``user:<uuid>``.
 
-    Raises click.ClickException if there is no such user or group, or it is neither.
+    Raises click.ClickException if there is no such group or several, or the scope is of neither a user nor a group;
+    BackendAPIError if there is no such user.
     """
     owner_kind, _, owner_name = scope.partition(":")
     if owner_kind not in ("user", "project") or not owner_name:

@@ -269,7 +269,10 @@ class AsyncArtifacts(Area):
     # ---- registries ----
 
     async def registries(self) -> Sequence[dict[str, Any]]:
-        """Lists the registries of artifacts, for superadmins and monitors. All methods that follow are for them too."""
+        """Lists the registries of artifacts, for superadmins and monitors.
+
+        The methods that follow are for superadmins; monitors may call those that only read.
+        """
         return list((await self._get_reply("/artifact-registries")).json())
 
     async def registry(self, name: str) -> dict[str, Any]:

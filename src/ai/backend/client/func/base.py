@@ -57,7 +57,7 @@ class Area(Remote):
 
 
 class Objects(Area):
-    """Base class that reads, creates, changes and deletes objects of one type by GraphQL.
+    """Base class of the objects of one type that are read and changed by GraphQL.
 
     ``props`` are fields of the mutation's input, and other fields stay unchanged.
 

@@ -57,7 +57,7 @@ class AsyncServerLog(Area):
     """Lists errors that clients reported (``api_session.ServerLog``)."""
 
     async def list(self, mark_read: bool = False, page_size: int = 20, page_no: int = 1) -> dict[str, Any]:
-        """Returns a page of the reported errors, newest first, as ``logs``, and the number of all errors as ``count``.
+        """Returns a page of the reported errors, newest first, as ``logs``, and the number on all pages as ``count``.
 
         Administrators see those of their domain.
         """

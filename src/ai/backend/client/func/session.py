@@ -410,7 +410,10 @@ class AsyncComputeSession(Area):
 
 
 class AsyncComputeSessions(Area):
-    """Finds, lists and creates sessions (``api_session.ComputeSession``). Called with a name, returns a handle."""
+    """Finds, lists and creates sessions (``api_session.ComputeSession``).
+
+    Called with a name or id, returns a handle.
+    """
 
     def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncComputeSession:
         return AsyncComputeSession(self._transport, name, owner_access_key)

@@ -232,7 +232,7 @@ class AsyncVFolder(Area):
         )
 
     def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
-        """Returns the stored record of an unfinished upload of a local file to a path in the folder.
+        """Returns the record that stores an unfinished upload of a local file to a path in the folder.
 
         An unchanged file to the same place has the same record.
         """

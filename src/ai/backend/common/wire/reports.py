@@ -298,7 +298,7 @@ class Beat(Wire, frozen=True, kw_only=True):
 
 
 class BeatReport(Wire, frozen=True, kw_only=True):
-    """Reports the heartbeats of several agents that share a connection and whose content has not changed."""
+    """Reports the heartbeats of agents that share a connection and whose content has not changed."""
 
     beats: list[Beat]
 

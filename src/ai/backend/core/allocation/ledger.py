@@ -202,7 +202,11 @@ class LedgerAllocMap(AbstractAllocMap):
     def _pick_on_nodes(
         self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, hint: AffinityHint
     ) -> Parts | None:
-        """Allocates from the first node in the order of :func:`order_nodes` that fits, else from several nodes."""
+        """Returns the parts that serve a request from one NUMA node if possible, else from several; None if none can.
+
+        The first node that fits in the order of :func:`order_nodes` serves it; if links are known, the place with the
+        best-linked devices; with INTERLEAVED, all nodes in that order.
+        """
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
             best_node: tuple[tuple[int, int, int], int] | None = None
             for node, mask in self._nodes.items():

@@ -1,6 +1,6 @@
 """Matches devices against the requirements of sessions, written as ``namespace::feature::value``.
 
-Source: BEP-1000, second revision (peer attributes 1.1); see docs/decisions/0052-variants-are-a-constraint.md.
+Source: BEP-1000, second revision (peer facts 1.1); see docs/decisions/0052-variants-are-a-constraint.md.
 """
 
 from __future__ import annotations
@@ -162,9 +162,9 @@ def explain(
 
 
 class PluginVariants:
-    """Holds the devices of one plugin with their namespaces. Taints and attributes are computed once.
+    """Holds the devices of one plugin with the namespaces that declare their features.
 
-    The namespaces are those in which the devices state values.
+    Taints, attributes and the namespaces in which devices state values are computed once.
     """
 
     def __init__(self, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()) -> None:

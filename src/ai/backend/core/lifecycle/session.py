@@ -86,7 +86,10 @@ _STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.valu
 
 
 class SessionTrigger(StrEnum):
-    """Lists the triggers of a session. The triggers of the second group follow from the statuses of the kernels."""
+    """Lists the triggers of a session. The triggers of the second group follow from the statuses of the kernels.
+
+    See :func:`trigger_from_statuses`.
+    """
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"

@@ -87,7 +87,7 @@ class InvalidTransition(Conflict):
         return _rebuild, (self.message, attributes)
 
     def explain(self) -> str:
-        """Formats the recent transitions for a log."""
+        """Formats the refused request, its cause and the object's recent transitions for a log."""
         cause_text = f" ({self.stimulus_id})" if self.stimulus_id else ""
         transitions_text = "; ".join(map(str, self.recent_transitions)) or "no transitions are remembered"
         return f"{self.subject} is {self.state} and does not admit {self.trigger}{cause_text}: {transitions_text}"

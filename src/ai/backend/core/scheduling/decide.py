@@ -276,7 +276,7 @@ class SchedulingCycle:
     def _choose_alternative(
         self, session: PendingSession, equivalence_class: EquivalenceClass
     ) -> tuple[EquivalenceClass, Sequence[KernelAssignment] | None]:
-        """Assigns the kernels of a session by the first alternative of its device request that fits.
+        """Assigns the kernels of a session by the first of its alternatives that fits.
 
         An alternative on agents that just failed the session comes after all others.
         """

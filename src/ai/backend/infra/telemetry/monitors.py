@@ -53,8 +53,10 @@ class Increases:
         self._last: dict[_Series, float] = {}
 
     def statistics_of(self, families: Iterable[Metric]) -> list[Statistic]:
-        """Returns one statistic for each sample of the metric families: a gauge's value, or what a counter has grown by
-        since the last call. A counter that is new has grown by its whole value.
+        """Returns the statistics of metric families: values of gauges, and growth of counters since the last call.
+
+        A counter that is new or began anew has grown by its whole value. Counters that have not grown, buckets of
+        histograms and times of creation are left out.
         """
         statistics = []
         for family in families:

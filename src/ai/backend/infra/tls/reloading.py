@@ -16,7 +16,7 @@ _CHECK_S = 1.0
 class ReloadedCertificate:
     """Provides the TLS context of a server, and loads the certificate again when the certificate files change.
 
-    A new connection uses the certificate that is in the files at that time.
+    A new connection uses the certificate that is in the files at that time; they are checked once a second at most.
     Raises InvalidInput if the files cannot be used. Files that cannot be used later are logged, and the certificate of
     before goes on being used.
     """

@@ -78,9 +78,10 @@ class _Scope:
 
 
 class ShareQueue:
-    """Yields sessions of the domain, then project, then user with the smallest share of the cluster first.
+    """Yields first the session of the scope with the smallest share of the cluster, at every level of the scopes.
 
-    Within a user, the oldest session comes first.
+    ``scope_path_of`` returns the scopes of a session, such as domain, project and user. Sessions of larger priority
+    come before all others, and within a user, the oldest session comes first.
 
     What was placed counts at once. O(depth * log(scopes)) for each session. Source: Ghodsi et al., Dominant Resource
     Fairness (NSDI'11), applied to a tree as in hierarchical fair sharing.

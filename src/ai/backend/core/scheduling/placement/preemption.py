@@ -23,7 +23,7 @@ Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
 
 
 class Victims:
-    """Holds the running sessions that may be evicted, by agent. Each session is evicted at most once."""
+    """Holds the running sessions that may be evicted or are ending, by agent. Each is evicted at most once."""
 
     def __init__(
         self, index: AgentIndex, running_sessions: Sequence[RunningSession], *, oldest_first: bool = False

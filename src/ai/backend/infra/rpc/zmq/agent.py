@@ -174,7 +174,8 @@ class ZmqAgentEndpoint:
     async def _follow_keys(self) -> None:
         """Reconnects with the newest keys when the agent's key pair changes or the manager's key is no longer valid.
 
-        The keys are compared at least once a second, and only while the agent is connected.
+        The keys are compared about once a second, and only while the agent is connected.
+        Until the manager takes the newest keys, the present connection stays, and the agent tries again.
         """
         while self.newest_keys is not None:
             await asyncio.sleep(min(1.0, self.lost_after_s))
