@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
@@ -88,6 +89,9 @@ def openapi_document(
             schemas.append(endpoint.reply)
     unique_schemas = list(dict.fromkeys(schemas))
     reference_objects, components = msgspec.json.schema_components(unique_schemas, ref_template=_COMPONENT_REF)
+    for component in components.values():
+        if description := component.get("description"):
+            component["description"] = inspect.cleandoc(description)
     schema_refs = dict(zip(unique_schemas, reference_objects, strict=True))
     for schema in bodies:
         _allow_nulls(schema, components[_component_name(schema_refs[schema])])
