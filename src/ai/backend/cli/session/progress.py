@@ -84,14 +84,14 @@ async def _wait_until_running(
         if status_text != printed_text:
             (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {status_text}")
             if not printed_text:
-                screen.inform(
-                    f"{label}  `backend.ai explain {session.name}` names the sessions that hold what it needs, "
-                    f"`backend.ai rm {session.name}` cancels it"
-                )
+                cancel_hint = f"`backend.ai rm {session.name}` cancels it"
+                explain_hint = f"`backend.ai explain {session.name}` names the sessions that hold what it needs, "
+                screen.inform(f"{label}  {explain_hint if status == 'PENDING' else ''}{cancel_hint}")
             printed_text = status_text
         if deadline is not None and time.monotonic() >= deadline:
             raise SessionNotStarted(
-                f"the session {session.name} is still {status_text}; it stays in the queue, "
+                f"the session {session.name} is still {status_text}; it "
+                f"{'stays in the queue' if status == 'PENDING' else 'is started further'}, "
                 f"`backend.ai rm {session.name}` cancels it",
                 is_timeout=True,
             )
