@@ -122,19 +122,25 @@ async def running_app(name: str = "app", port: int = 0) -> AsyncIterator[FakeApp
 async def tcp_app() -> AsyncIterator[int]:
     """Runs a TCP app that answers with everything it got once the client has ended its side."""
 
+    writers: set[asyncio.StreamWriter] = set()
+
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         with suppress(ConnectionError):
             while data := await reader.read(65_536):
                 writer.write(data)
                 await writer.drain()
             writer.write(b" end")
-            writer.close()
+        writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the transports close in the next round of the event loop
 
 
 def route_to(port: int, *, ratio: float = 1.0, session: UUID | None = None, host: str = "127.0.0.1") -> RouteInfo:
