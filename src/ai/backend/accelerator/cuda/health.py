@@ -122,11 +122,11 @@ def faults_of(nvml: Nvml, node: Node, critical_errors: CriticalErrors, tolerated
     """
     by_device: dict[str, str] = {}
     for gpu in node.gpus:
-        read_fault = node.faults.get(gpu.uuid)
-        if read_fault is None:
+        reading_fault = node.faults.get(gpu.uuid)
+        if reading_fault is None:
             state = read_gpu_state(nvml, gpu, tolerated_ecc_errors)
         else:
-            state = GpuState(fault=read_fault, is_lost=gpu.uuid in node.lost_gpus)
+            state = GpuState(fault=reading_fault, is_lost=gpu.uuid in node.lost_gpus)
         critical_errors.record_state(
             gpu.uuid, state, {part.gpu_instance for part in node.instances if part.parent.uuid == gpu.uuid}
         )

@@ -144,14 +144,16 @@ class LedgerAllocMap(AbstractAllocMap):
     # ---- choosing
 
     @abstractmethod
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int) -> Parts | None:
         """Returns the parts that serve a request from the devices of a mask; None if they cannot.
 
-        ``largest_quanta`` is the size of the largest healthy device that may be given at all, free or not.
+        ``largest_device_quanta`` is the size of the largest healthy device that may be given at all, free or not.
         """
 
     @abstractmethod
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
+    def _interleave(
+        self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_device_quanta: int
+    ) -> Parts | None:
         """Divides a quantity in turn over the devices of each NUMA node's mask, the preferred masks first.
 
         The result is as of :meth:`_pick`.
@@ -169,18 +171,18 @@ class LedgerAllocMap(AbstractAllocMap):
         return self._links.choose(candidate_mask, count, taken_ranks, pool.any_free_mask)
 
     def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible_ids: Eligible) -> Parts:
-        device_mask, largest_quanta = self._all, pool.largest
+        device_mask, largest_device_quanta = self._all, pool.largest
         if eligible_ids is not None:
-            device_mask, largest_quanta = self._eligible_mask(pool, eligible_ids)
+            device_mask, largest_device_quanta = self._eligible_mask(pool, eligible_ids)
         parts = None
         if quanta <= (pool.total_free if eligible_ids is None else pool.free_quanta(device_mask)):
             if len(self._nodes) == 1:
-                parts = self._pick(pool, quanta, device_mask, largest_quanta)
+                parts = self._pick(pool, quanta, device_mask, largest_device_quanta)
             else:
-                parts = self._pick_on_nodes(pool, quanta, device_mask, largest_quanta, hint)
+                parts = self._pick_on_nodes(pool, quanta, device_mask, largest_device_quanta, hint)
         if parts is None:
             raise self._shortage_error(
-                pool, quanta, device_mask, largest_quanta, is_restricted=eligible_ids is not None
+                pool, quanta, device_mask, largest_device_quanta, is_restricted=eligible_ids is not None
             )
         return parts
 
@@ -193,14 +195,16 @@ class LedgerAllocMap(AbstractAllocMap):
                 1 << rank for device_id in eligible_ids if (rank := self._ranks.get(device_id)) is not None
             )
             offering_ranks = ranks(device_mask & pool.offers_mask)
-            largest_quanta = max((pool.amounts[rank] for rank in offering_ranks if self._healthy[rank]), default=0)
+            largest_device_quanta = max(
+                (pool.amounts[rank] for rank in offering_ranks if self._healthy[rank]), default=0
+            )
             if len(self._eligible_masks) >= _MAX_ELIGIBLE_MASKS:
                 self._eligible_masks.clear()
-            mask_and_largest = self._eligible_masks[cache_key] = device_mask, largest_quanta
+            mask_and_largest = self._eligible_masks[cache_key] = device_mask, largest_device_quanta
         return mask_and_largest
 
     def _pick_on_nodes(
-        self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, hint: AffinityHint
+        self, pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int, hint: AffinityHint
     ) -> Parts | None:
         """Returns the parts that serve a request from one NUMA node if possible, else from several; None if none can.
 
@@ -215,7 +219,10 @@ class LedgerAllocMap(AbstractAllocMap):
                     sort_key = node_sort_key(node, free_quanta, hint, self._strategy)
                     if best_node is None or sort_key < best_node[0]:
                         best_node = sort_key, mask & device_mask
-            if best_node is not None and (parts := self._pick(pool, quanta, best_node[1], largest_quanta)) is not None:
+            if (
+                best_node is not None
+                and (parts := self._pick(pool, quanta, best_node[1], largest_device_quanta)) is not None
+            ):
                 return parts
         free_of_node = {
             node: free_quanta
@@ -225,7 +232,7 @@ class LedgerAllocMap(AbstractAllocMap):
         ordered_nodes = order_nodes(free_of_node, hint, self._strategy)
         if self._affinity is AffinityPolicy.INTERLEAVED:
             node_masks = [self._nodes[node] & device_mask for _, node in ordered_nodes]
-            return self._interleave(pool, quanta, node_masks, largest_quanta)
+            return self._interleave(pool, quanta, node_masks, largest_device_quanta)
         masks_to_try = [
             (closeness, self._nodes[node] & device_mask)
             for closeness, node in ordered_nodes
@@ -240,13 +247,13 @@ class LedgerAllocMap(AbstractAllocMap):
             fitting_parts = (
                 parts
                 for _, tried_mask in masks_to_try
-                if (parts := self._pick(pool, quanta, tried_mask, largest_quanta)) is not None
+                if (parts := self._pick(pool, quanta, tried_mask, largest_device_quanta)) is not None
             )
             return next(fitting_parts, None)
         best_parts: Parts | None = None
         least_badness: tuple[int, ...] = ()
         for closeness, tried_mask in masks_to_try:
-            parts = self._pick(pool, quanta, tried_mask, largest_quanta)
+            parts = self._pick(pool, quanta, tried_mask, largest_device_quanta)
             if parts is not None:
                 link_cost, separation_loss = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.any_free_mask)
                 badness = (len(parts), link_cost, closeness, separation_loss)
@@ -321,7 +328,7 @@ class LedgerAllocMap(AbstractAllocMap):
         return pool, quanta
 
     def _shortage_error(
-        self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, *, is_restricted: bool
+        self, pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int, *, is_restricted: bool
     ) -> InsufficientResource:
         free_quanta, most_free = pool.free_quanta(device_mask), pool.most_free_quanta(device_mask)
         requested_text, available_text, largest_free = (
@@ -333,7 +340,7 @@ class LedgerAllocMap(AbstractAllocMap):
             return InsufficientResource(
                 f"needs {requested_text} {pool.name}; {available_text} free{where_text}", data=error_data
             )
-        division_text = "on one device" if quanta <= largest_quanta else "in equal shares"
+        division_text = "on one device" if quanta <= largest_device_quanta else "in equal shares"
         return InsufficientResource(
             f"needs {requested_text} {pool.name} {division_text}; {available_text} free{where_text}, "
             f"at most {largest_free} on one device",

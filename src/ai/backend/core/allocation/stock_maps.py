@@ -30,7 +30,7 @@ class DiscreteAllocMap(LedgerAllocMap):
     so. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int) -> Parts | None:
         if not device_mask & (device_mask - 1):
             # One device, or none: there is nothing to divide.
             rank = device_mask.bit_length() - 1
@@ -47,12 +47,14 @@ class DiscreteAllocMap(LedgerAllocMap):
             pool, quanta, device_mask, is_tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION
         )
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
+    def _interleave(
+        self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_device_quanta: int
+    ) -> Parts | None:
         parts: list[tuple[int, int]] = []
         for mask, node_quanta in zip(
             node_masks, divide_evenly([pool.free_quanta(mask) for mask in node_masks], quanta), strict=True
         ):
-            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest_quanta)) or ()
+            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest_device_quanta)) or ()
         return parts
 
     def _pick_evenly(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
@@ -123,10 +125,10 @@ class FractionalAllocMap(LedgerAllocMap):
     devices of a larger request come in turn from every node. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
-        if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int) -> Parts | None:
+        if quanta <= largest_device_quanta or pool.slot_type is SlotType.UNIQUE:
             return self._pick_single(pool, quanta, device_mask)
-        division = _divide(pool, quanta, device_mask, largest_quanta)
+        division = _divide(pool, quanta, device_mask, largest_device_quanta)
         if division is None:
             return None
         device_count, share, larger_count = division
@@ -136,8 +138,10 @@ class FractionalAllocMap(LedgerAllocMap):
         smaller_ranks = self._pick_ranks(pool, device_mask, share, device_count - larger_count, larger_ranks)
         return [(rank, share + 1) for rank in larger_ranks] + [(rank, share) for rank in smaller_ranks]
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
-        if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
+    def _interleave(
+        self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_device_quanta: int
+    ) -> Parts | None:
+        if quanta <= largest_device_quanta or pool.slot_type is SlotType.UNIQUE:
             return next(
                 (
                     single_part
@@ -146,7 +150,7 @@ class FractionalAllocMap(LedgerAllocMap):
                 ),
                 None,
             )
-        division = _divide(pool, quanta, sum(node_masks), largest_quanta)
+        division = _divide(pool, quanta, sum(node_masks), largest_device_quanta)
         if division is None:
             return None
         device_count, share, larger_count = division
@@ -203,12 +207,12 @@ class FractionalAllocMap(LedgerAllocMap):
         return (pool.levels[level] & device_mask for level in levels)
 
 
-def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> tuple[int, int, int] | None:
+def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int) -> tuple[int, int, int] | None:
     """Returns how to divide a quantity over the fewest devices: (devices, share, devices with one quantum more).
 
     Returns None if no division fits.
     """
-    if not largest_quanta:
+    if not largest_device_quanta:
         return None
     # For each free amount, how many devices have at least so much free.
     counts_by_level: list[tuple[int, int]] = []
@@ -217,7 +221,7 @@ def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) 
         if mask := pool.levels[level] & device_mask:
             device_count += mask.bit_count()
             counts_by_level.append((level, device_count))
-    for divisor in range(-(-quanta // largest_quanta), device_count + 1):
+    for divisor in range(-(-quanta // largest_device_quanta), device_count + 1):
         share, larger_count = divmod(quanta, divisor)
         if not share:
             return None
@@ -277,10 +281,10 @@ class OpaqueAllocMap(LedgerAllocMap):
             )
         return self._pick(pool, quanta, self._all, pool.largest)
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_device_quanta: int) -> Parts:
         return [(0, quanta)]
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_device_quanta: int) -> Parts:
         return [(0, quanta)]
 
 

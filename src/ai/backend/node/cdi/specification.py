@@ -17,7 +17,7 @@ from ai.backend.common.errors import InvalidInput
 _KIND = re.compile(
     r"(?P<vendor>[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)/(?P<class>[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 )
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 NEWEST_VERSION = (1, 1, 0)
 _MAX_TEXT = 300
@@ -119,7 +119,7 @@ def parse(content: Any) -> CdiSpecification:
         raise _invalid_error(f"kind {specification.kind!r} is not vendor.com/class")
     device_names = [device.name for device in specification.devices]
     for name in device_names:
-        if not _NAME.fullmatch(name):
+        if not _NAME_PATTERN.fullmatch(name):
             raise _invalid_error(f"{name!r} cannot be the name of a device")
     if len(set(device_names)) != len(device_names):
         raise _invalid_error("a device is there twice")
