@@ -134,7 +134,7 @@ class Workloads:
         return None
 
     def _holder_of_relative(self, key: DeviceKey) -> WorkloadRecord | None:
-        """Returns the workload that holds a partition of the device ``key``, or the device that it is a partition of."""
+        """Returns the workload that holds a partition of the device ``key``, or the device of which it is a part."""
         plugin_key, device_id = key
         for record in self.records.values():
             for held_device in record.devices:
