@@ -143,7 +143,8 @@ class Zygote:
     def _end_orphans(self) -> bool:
         """Kills the processes that ended hosts have left. Returns True if any of them still runs.
 
-        Processes that may outlive their hosts are not killed.
+        Processes that may outlive their hosts are not killed. Blocks for up to :data:`_EXEC_TIMEOUT_S` if one of the
+        others has no environment.
         """
         own_pids = {os.getpid(), *self._hosts.values()}
         deadline = time.monotonic() + _EXEC_TIMEOUT_S

@@ -69,7 +69,7 @@ async def _wait_until_running(
     label: str,
     pause: Callable[[float], Awaitable[None]],
 ) -> None:
-    printed_text = ""
+    printed_text, is_hint_printed = "", False
     while True:
         detail = await session.detail(_WAIT_FIELDS) or {}
         status = str(detail.get("status"))
@@ -83,15 +83,17 @@ async def _wait_until_running(
         status_text = f"{status}{': ' + wait_reason if (wait_reason := status_reason(detail)) else ''}"
         if status_text != printed_text:
             (screen.inform if printed_text else screen.remind)(f"{label}  {session.name} is {status_text}")
-            if not printed_text:
-                cancel_hint = f"`backend.ai rm {session.name}` cancels it"
-                explain_hint = f"`backend.ai explain {session.name}` names the sessions that hold what it needs, "
-                screen.inform(f"{label}  {explain_hint if status == 'PENDING' else ''}{cancel_hint}")
+            if status == "PENDING" and not is_hint_printed:
+                is_hint_printed = True
+                screen.inform(
+                    f"{label}  `backend.ai explain {session.name}` names the sessions that hold what it needs, "
+                    f"`backend.ai rm {session.name}` cancels it"
+                )
             printed_text = status_text
         if deadline is not None and time.monotonic() >= deadline:
             raise SessionNotStarted(
-                f"the session {session.name} is still {status_text}; it "
-                f"{'stays in the queue' if status == 'PENDING' else 'is started further'}, "
+                f"the session {session.name} is still {status_text}; "
+                f"{'it stays in the queue, ' if status == 'PENDING' else ''}"
                 f"`backend.ai rm {session.name}` cancels it",
                 is_timeout=True,
             )

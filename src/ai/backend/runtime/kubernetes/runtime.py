@@ -52,6 +52,8 @@ from ai.backend.runtime.kubernetes.statistics import measurements_of
 log = logging.getLogger(__name__)
 END_TIMEOUT_S = 30.0
 LOG_SILENCE_S = 20.0
+_MAX_TAIL_BYTES = 1 << 20
+"""Up to so many bytes of a log are asked for by their number of lines, in which the kubelet finds their beginning."""
 _EXIT_CHECK_S = 15.0
 IMAGES_FRESH_S = 240.0
 
@@ -300,8 +302,10 @@ class KubernetesRuntime(AbstractRuntime):
         if handle is None or handle.pod is None or max_bytes <= 0:
             return b""
         path = path_of(PODS, self._cluster.settings.namespace, handle.pod.metadata.name, "log")
-        # A line has at least one byte, so these lines have the bytes; of a long log the kubelet sends only them.
-        query = {"container": MAIN_CONTAINER, "tailLines": str(max_bytes)}
+        query = {"container": MAIN_CONTAINER}
+        if max_bytes <= _MAX_TAIL_BYTES:
+            # A line has at least one byte, so these lines have the bytes; of a long log the kubelet sends only them.
+            query["tailLines"] = str(max_bytes)
         log_tail = bytearray()
         try:
             async with self._cluster.api.stream(path, query, silence_s=LOG_SILENCE_S) as chunks:
