@@ -205,6 +205,12 @@ json.dump([fds, status['NoNewPrivs'], dict(os.environ), os.getsid(0) == os.getpi
     assert "SECRET_OF_THE_AGENT" not in environment
 
 
+async def wait_for_end(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while is_alive(pid):  # noqa: ASYNC110  # a process that is no child sends no event
+            await asyncio.sleep(0.02)
+
+
 async def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path) -> None:
     left = tmp_path / "left"
     body = f"""
@@ -220,9 +226,7 @@ while not os.path.exists({str(left)!r}) or not os.path.getsize({str(left)!r}): t
     with pytest.raises(PluginError, match="it exited with status 0"):
         await launch(write_program(tmp_path, "forker", body), lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
     pid = int(left.read_text())  # a short local file
-    async with asyncio.timeout(10):
-        while is_alive(pid):  # noqa: ASYNC110  # nothing tells
-            await asyncio.sleep(0.02)
+    await wait_for_end(pid)
 
 
 async def test_what_a_program_leaves_without_an_environment_ends_with_it(tmp_path: Path) -> None:
@@ -236,9 +240,7 @@ open({str(left)!r}, "w").write(str(orphan.pid))
     with pytest.raises(PluginError, match="it exited with status 0"):
         await launch(write_program(tmp_path, "forker", body), lambda _: {}, deadline_s=10.0, on_ended=lambda _: None)
     pid = int(left.read_text())  # a short local file
-    async with asyncio.timeout(10):
-        while is_alive(pid):  # noqa: ASYNC110  # nothing tells
-            await asyncio.sleep(0.02)
+    await wait_for_end(pid)
 
 
 async def test_what_a_program_starts_for_workloads_outlives_it(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ class Creation(msgspec.Struct, frozen=True):
                 if asyncio.get_running_loop().time() > deadline:
                     message = f"an earlier pod {self.name} does not go away"
                     raise CreationDeferred(message, retry_after=API_RETRY_S) from None
-                await asyncio.sleep(POD_DELETION_CHECK_S)
+                await asyncio.sleep(POD_DELETION_CHECK_S)  # the create request itself tells when it is gone
             except ApiRefusal as refusal:
                 if not isinstance(refusal, _UNCERTAIN_ERRORS):
                     raise _error_of_refusal(refusal, "the pod") from refusal

@@ -74,7 +74,7 @@ class Homes:
                     return
                 if asyncio.get_running_loop().time() > deadline:
                     raise CreationDeferred(f"an earlier home {name} does not go away", retry_after=RETRY_S) from None
-                await asyncio.sleep(HOME_DELETION_CHECK_S)
+                await asyncio.sleep(HOME_DELETION_CHECK_S)  # the create request itself tells when it is gone
             except NamespaceQuotaExceeded as refusal:
                 raise CreationDeferred(f"the home must wait: {refusal.message}", retry_after=RETRY_S) from refusal
             except (RequestDenied, ObjectInvalid) as refusal:

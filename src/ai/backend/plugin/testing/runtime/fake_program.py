@@ -152,7 +152,7 @@ class Program:
 
     async def _evaluate_file_call(self, open_call: ast.Call, method: str, args: list[ast.expr]) -> Any:
         if ast.unparse(open_call.func) != "open":
-            raise ProgramError(f"NotImplementedError: {ast.unparse(open_call)}")
+            raise ProgramError(f"this fake interpreter calls methods of open() only, not of {ast.unparse(open_call)}")
         path = self._world.path(await self._evaluate(open_call.args[0]))
         if method == "write":
             written_text = str(await self._evaluate(args[0]))
