@@ -28,6 +28,7 @@ from ai.backend.common.wire.reports import (
 )
 from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.infra.rpc.beats import ChangedReports
+from ai.backend.manager.agents.settings import AgentSettings as ManagerAgentSettings
 from ai.backend.node.kube_api.objects import Device, DeviceAttribute, DeviceCapacity
 from ai.backend.plugin.testing.runtime.fake_runtime import FakeNode, FakeRuntime
 from bench.figures import Figure, benchmark
@@ -39,6 +40,7 @@ DRIVER = "gpu.example.com"
 _SETTLE_S, _IDLE_S = 10.0, 60.0
 """The idle time has a round of each loop that an agent has."""
 BEATS_GATHER_S = 0.5
+_INTERVAL_S = ManagerAgentSettings().speaker_interval_s
 
 
 class CountingManager:
@@ -49,12 +51,12 @@ class CountingManager:
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         self.whole += 1
-        return HeartbeatReply(interval_s=3.0)
+        return HeartbeatReply(interval_s=_INTERVAL_S)
 
     async def beat(self, report: BeatReport) -> BeatReply:
         self.calls += 1
         self.beats += len(report.beats)
-        return BeatReply(interval_s=3.0)
+        return BeatReply(interval_s=_INTERVAL_S)
 
     async def observe(self, report: ObservationReport) -> int:
         return report.observations[-1].seq

@@ -48,7 +48,7 @@ async def test_a_lost_node_has_no_statistics() -> None:
     assert not manager.reports
 
 
-async def test_a_lost_node_is_silent_until_it_is_back_and_then_speaks_of_now() -> None:
+async def test_the_loss_of_a_node_is_reported_once_and_its_return_by_a_new_report() -> None:
     manager, present = Manager(), asyncio.Event()
     facts = replace(FACTS, lost="its kubelet is silent")
     reports = NodeReports(cast("ManagerReports", manager), "c", lambda: facts, present)
@@ -57,9 +57,10 @@ async def test_a_lost_node_is_silent_until_it_is_back_and_then_speaks_of_now() -
     for _ in range(3):
         await asyncio.sleep(0)
     assert not waiting.done()
+    assert [(beat.speaker, beat.loss) for beat in manager.beats] == [("c", "its kubelet is silent")]
     facts = FACTS
     present.set()
     assert (await waiting).interval_s < 0.1
-    assert not manager.beats, "what it was before it was lost may be wrong by now"
+    assert len(manager.beats) == 1, "what it was before it was lost may be wrong by now"
     await reports.heartbeat(report)
-    assert [beat.speaker for beat in manager.beats] == ["c"]
+    assert [(beat.speaker, beat.loss) for beat in manager.beats[1:]] == [("c", "")]

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from ai.backend.common.ids import AgentId
+from ai.backend.common.wire.reports import AgentReport
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.agents.settings import AgentSettings
 
@@ -36,7 +37,7 @@ def registry(clock: StoppedClock) -> AgentRegistry:
         presence=nothing,
         bus=nothing,
         clock=cast(Any, clock),
-        settings=AgentSettings(heartbeat_timeout_s=15, speaker_timeout_s=120),
+        settings=AgentSettings(heartbeat_timeout_s=15, speaker_interval_s=5, speaker_timeout_s=120),
         assignments=nothing,
     )
 
@@ -93,3 +94,31 @@ def test_the_sleep_of_the_manager_is_nobodys_silence(registry: AgentRegistry, cl
     clock.seconds += 500
     assert not registry.is_silent(ALONE, since=clock.seconds - 1)
     assert not registry.is_silent(FIRST, since=clock.seconds - 1)
+
+
+def loss_report(number: int, loss: str) -> AgentReport:
+    return AgentReport(
+        agent_id=FIRST,
+        epoch=1,
+        number=number,
+        version="99.1",
+        architecture="",
+        resource_group="",
+        speaker="prod.*",
+        loss=loss,
+    )
+
+
+async def test_a_node_that_its_speaker_calls_lost_is_lost_at_once(registry: AgentRegistry) -> None:
+    beat(registry, FIRST, SECOND)
+    reply = await registry.heartbeat(loss_report(2, "its kubelet is silent"))
+    assert reply.interval_s == registry.settings.speaker_interval_s
+    assert registry.loss_of(FIRST) == "its kubelet is silent"
+    assert silent(registry) == [ALONE, FIRST]
+
+
+async def test_a_late_report_from_before_a_loss_changes_nothing(registry: AgentRegistry) -> None:
+    beat(registry, FIRST)
+    await registry.heartbeat(loss_report(2, "its kubelet is silent"))
+    await registry.heartbeat(loss_report(1, ""))
+    assert FIRST in silent(registry)

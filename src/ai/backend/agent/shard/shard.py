@@ -50,8 +50,8 @@ MakeRuntime = Callable[[str], AbstractRuntime]
 
 
 class NodeReports:
-    """Sends the reports of one node's agent. Heartbeats contain the cluster's facts of the node, and stop while the
-    node is lost.
+    """Sends the reports of one node's agent. Heartbeats contain the cluster's facts of the node. The loss of the node
+    is reported once; then heartbeats stop until the node is back.
     """
 
     def __init__(
@@ -65,11 +65,12 @@ class NodeReports:
         self._has_statistics = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Sends a heartbeat, or waits while the node is lost, so that the manager misses the node but not this process.
-        A report from before the loss is not sent; another one follows at once.
+        """Sends a heartbeat. Where the node is lost, reports the loss, and waits until the node is back; another
+        heartbeat follows at once.
         """
         facts = self._facts()
         if facts.lost:
+            await self._manager.heartbeat(replace(report, speaker=self._speaker, loss=facts.lost))
             log.warning("%s is lost: %s", report.agent_id, facts.lost)
             await self._present.wait()
             return HeartbeatReply(interval_s=_RETURN_S)

@@ -88,7 +88,8 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     ``kernel_limit`` kernels. ``speaker`` names the process that reports for this agent among others; empty: the agent
     itself, whose silence then is the node's. ``number`` counts the reports of one epoch from 1: the manager ignores one
     that is not newer than the last; 0 is never ignored. ``observed`` is the ``seq`` of the agent's newest observation
-    when it made the report; None from agents that do not say.
+    when it made the report; None from agents that do not say. A ``loss`` is the reason for which a node is lost as the
+    speaker sees it; the manager then uses nothing else of the report.
     """
 
     agent_id: str
@@ -114,6 +115,7 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     overlay: OverlayReport | None = None
     speaker: str = ""
     observed: int | None = None
+    loss: str = ""
 
     @property
     def agent_ids(self) -> tuple[str, ...]:

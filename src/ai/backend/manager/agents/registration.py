@@ -44,6 +44,7 @@ OLDEST_RELEASE = (26, 11)
 """
 _CALENDAR_VERSION = re.compile(r"(\d{2})\.(\d{1,2})(?:\.|$)")
 _MAX_SHOWN_CHARACTERS = 32
+_MAX_LOSS_CHARACTERS = 500
 _ASSIGNMENTS_KEY = "manager/assigned-agents"
 MAX_PORT = 65_535
 _BROADCAST_ADDRESS = IPv4Address("255.255.255.255")
@@ -165,6 +166,8 @@ class AgentRegistry:
     """Maps a process that speaks for agents to two monotonic times: its first report after a long silence, and its
     last.
     """
+    _losses: dict[AgentId, str] = field(default_factory=dict, init=False)
+    """Maps an agent whose node is lost, as the process that speaks for the agent reports, to the reason."""
     _newest_heartbeat: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
     """Maps an agent to the epoch and the number of its newest heartbeat."""
     _registration_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -172,14 +175,21 @@ class AgentRegistry:
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Registers or refreshes an agent, and compares its kernels with the kernels that it should hold.
 
-        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report or
-        an agent that is too old. An agent of a missing group counts as lost, so that it takes no sessions in its old
-        one (spec 03-01:258).
+        An agent whose report names a loss counts as lost until the next report without one; nothing else of the report
+        is used. Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed
+        report or an agent that is too old. An agent of a missing group counts as lost, so that it takes no sessions in
+        its old one (spec 03-01:258).
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         check_version(agent_id, report.version)
+        reply = HeartbeatReply(interval_s=self._interval_s(report.speaker))
         if self._is_outdated(agent_id, report):
-            return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
+            return reply
+        if report.loss:
+            self.record_contact(agent_id, report.speaker)
+            self._losses[agent_id] = report.loss[:_MAX_LOSS_CHARACTERS]
+            return reply
+        self._losses.pop(agent_id, None)
         monotonic_now = self.clock.monotonic()
         self.record_contact(agent_id, report.speaker)  # first: it lives even if its report cannot be written now
         fingerprint = msgspec.msgpack.encode(replace(report, kernels=[], number=0, observed=None))
@@ -192,7 +202,6 @@ class AgentRegistry:
         else:
             await self._write_contact(agent_id)
         self._held_kernels[agent_id] = (report.epoch, report.number, report.kernels, report.observed)
-        reply = HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
         if not self.leads():
             return reply
         differences = await self.presence.compare(agent_id, report.kernels, report.epoch, report.observed)
@@ -222,8 +231,14 @@ class AgentRegistry:
                     unknown_kernels[beat.agent_id] = differences.unknown
                 if differences.unobserved:  # the reply to a whole heartbeat names them
                     stale_agents.append(beat.agent_id)
-        interval_s = self.settings.heartbeat_interval_s
+        # Beats that come together are of one agent, or of agents with one speaker.
+        speaker = next((self._speaker_of.get(AgentId(beat.agent_id), "") for beat in report.beats), "")
+        interval_s = self._interval_s(speaker)
         return BeatReply(interval_s=interval_s, stale=stale_agents, unknown_kernels=unknown_kernels)
+
+    def _interval_s(self, speaker: str) -> float:
+        """Returns the seconds between the heartbeats of an agent, for which ``speaker`` reports if it is not empty."""
+        return self.settings.speaker_interval_s if speaker else self.settings.heartbeat_interval_s
 
     async def _write_contact(self, agent_id: AgentId) -> None:
         """Stores the time of an agent's last heartbeat, at most once in ``_HEARTBEAT_WRITE_S`` seconds."""
@@ -260,24 +275,36 @@ class AgentRegistry:
             return
         self._speaker_of[agent_id] = speaker
         resumed_at, last_contact_at = self._speakers.get(speaker, (now, now))
-        was_away = now - last_contact_at > self.settings.heartbeat_timeout_s
+        was_away = now - last_contact_at > self._speaker_silence_s
         self._speakers[speaker] = (now if was_away else resumed_at, now)
 
     def is_silent(self, agent_id: AgentId, since: float) -> bool:
         """Returns True if an agent counts as lost, since nothing was received from it during the timeout.
 
-        If another process speaks for it, then only while that process is heard: the silence of that process is not the
-        node's, and counts after ``speaker_timeout_s``. Times before ``since`` do not count.
+        If another process speaks for it, then only while that process is heard, and after three of the intervals in
+        which that process reports: the silence of that process is not the node's, and counts after
+        ``speaker_timeout_s``. Times before ``since`` do not count. An agent whose last report names a loss is silent.
         """
-        now, timeout_s = self.clock.monotonic(), self.settings.heartbeat_timeout_s
+        if agent_id in self._losses:
+            return True
+        now = self.clock.monotonic()
         seen_at = max(self.last_seen.get(agent_id, 0.0), since)
         speaker = self._speakers.get(self._speaker_of.get(agent_id, ""))
         if speaker is None:
-            return now - seen_at > timeout_s
+            return now - seen_at > self.settings.heartbeat_timeout_s
         resumed_at, last_contact_at = speaker
-        if now - last_contact_at > timeout_s:
+        if now - last_contact_at > self._speaker_silence_s:
             return now - max(last_contact_at, since) > self.settings.speaker_timeout_s
-        return now - max(seen_at, resumed_at) > timeout_s
+        return now - max(seen_at, resumed_at) > self._speaker_silence_s
+
+    @property
+    def _speaker_silence_s(self) -> float:
+        """The seconds after which a process that speaks for agents is silent, or silent about one of them."""
+        return max(self.settings.heartbeat_timeout_s, 3 * self.settings.speaker_interval_s)
+
+    def loss_of(self, agent_id: AgentId) -> str:
+        """Returns the reason for which the speaker of an agent calls its node lost; empty if it does not."""
+        return self._losses.get(agent_id, "")
 
     def mark_lost(self, agent_id: AgentId) -> None:
         """Forgets the registration of a lost agent, so that its next heartbeat registers the agent again.

@@ -14,11 +14,17 @@ class AgentSettings(Settings):
     heartbeat_timeout_s: float = Field(
         15.0, gt=0, description="An agent that is silent for longer is LOST, in seconds."
     )
+    speaker_interval_s: float = Field(
+        10.0,
+        gt=0,
+        description="Where one process reports for the agents of many nodes: how often it reports each, in seconds."
+        " It reports changes, and the loss of a node, at once.",
+    )
     speaker_timeout_s: float = Field(
         120.0,
         gt=0,
         description="Where one process reports for the agents of many nodes: after its silence for so long, in seconds,"
-        " they are LOST too; until then only those of which it says nothing while it speaks.",
+        " they are LOST too; until then only those that it calls lost, or of which it says nothing while it speaks.",
     )
     abandon_s: float = Field(
         600.0, gt=0, description="After this silence, in seconds, the sessions on a LOST agent are given up."

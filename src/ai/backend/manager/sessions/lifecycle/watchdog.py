@@ -90,7 +90,7 @@ class WatchdogLoop(PeriodicLoop):
             # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
             self.registry.mark_lost(agent.id)
         if agent.status is states.AgentStatus.ALIVE and is_silent:
-            log.warning("agent %s is silent and counts as lost", agent.id)
+            log.warning("agent %s counts as lost: %s", agent.id, self.registry.loss_of(agent.id) or "it is silent")
             self.registry.mark_lost(agent.id)
             await self.agents.set_status(agent.id, states.AgentStatus.LOST, at=self.clock.now())
             self.registry.bus.publish(AGENTS)
