@@ -87,6 +87,9 @@ def test_the_code_of_waiting_runs_is_written_once(tmp_path: Path, database: Reco
     records.put_runs("kk", RunsRecord(attempt=1, runs=[again]))
     records.forget_runs("k")
     assert list(database.table("run_frames").items()) == ["kk/b"]
+    FileKernelRecords(database).forget_runs("kk")
+    assert not database.table("run_frames").items()
+    assert not database.table("runs").items()
 
 
 def test_nobody_else_reads_it(tmp_path: Path, table: RecordTable) -> None:

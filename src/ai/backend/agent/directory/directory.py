@@ -148,6 +148,9 @@ class RecordTable:
     def items(self) -> dict[str, bytes]:
         return {str(key): bytes(value) for key, value in self._rows("SELECT key, value FROM {} ORDER BY rowid")}
 
+    def all_keys(self) -> list[str]:
+        return [str(key) for (key,) in self._rows("SELECT key FROM {}")]
+
     def get(self, key: str) -> bytes | None:
         rows = self._rows("SELECT key, value FROM {} WHERE key = ?", key)
         return bytes(rows[0][1]) if rows else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,6 +92,11 @@ class FileKernelRecords:
         self._frames = database.table("run_frames")
         self._stored_frames: dict[str, dict[str, dict[str, Any]]] = {}
 
+    @cached_property
+    def _kernels_with_runs(self) -> set[str]:
+        """The ids of the kernels that have stored runs or frames. Most kernels have none, and need no statement."""
+        return {*self._runs.all_keys(), *(key.partition("/")[0] for key in self._frames.all_keys())}
+
     def load(self) -> list[KernelRecord]:
         return _read_all(self._kernels)
 
@@ -105,11 +111,16 @@ class FileKernelRecords:
         self._kernels.delete(kernel_id)
 
     def forget_runs(self, kernel_id: str) -> None:
+        if kernel_id not in self._kernels_with_runs:
+            return
         self._stored_frames.pop(kernel_id, None)
         self._runs.delete(kernel_id)
         self._frames.delete_below(kernel_id)
+        self._kernels_with_runs.discard(kernel_id)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
+        if kernel_id not in self._kernels_with_runs:
+            return None
         record = _decode_record(kernel_id, self._runs.get(kernel_id), RunsRecord)
         if record is None:
             return None
@@ -120,6 +131,7 @@ class FileKernelRecords:
         return run if stored_frame is None else replace(run, frame=msgspec.json.decode(stored_frame))
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
+        self._kernels_with_runs.add(kernel_id)
         frames = {run.run_id: run.frame for run in runs.runs if run.frame}
         stored_frames = self._stored_frames.pop(kernel_id, {})
         for run_id, frame in frames.items():
