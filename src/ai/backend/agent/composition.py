@@ -119,7 +119,6 @@ class Agent:
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._refreshes: PeriodicCall | None = None
-        self._heartbeat: Heartbeat | None = None
         self._reload: PluginReload | None = None
         self.supervisor: Supervisor | None = None
 
@@ -177,12 +176,12 @@ class Agent:
         image_jobs = ImageJobs(runtime, supervisor.get)
         exit_stack.push_async_callback(image_jobs.close)
         reporter = HeartbeatReporter(context, supervisor)
-        heartbeat = self._heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
+        heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
         recovery = Recovery(context, supervisor)
 
         async def refresh() -> None:
-            if await reporter.refresh(clock()):
-                heartbeat.wake()
+            await reporter.refresh(clock())
+            heartbeat.wake()  # facts of the node that are no devices may have changed, too
             health_loop.report()
 
         async def refresh_images() -> None:
@@ -301,11 +300,9 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     def refresh(self) -> None:
-        """Lists the plugins' devices at once, and reports them and the facts of the node to the managers."""
+        """Starts a listing of the plugins' devices; then reports them and the facts of the node to the managers."""
         if self._refreshes is not None:
             self._refreshes.wake()
-        if self._heartbeat is not None:
-            self._heartbeat.wake()
 
     async def stop(self) -> None:
         """Stops the agent but not the workloads. Safe without ``start`` and twice."""
@@ -314,7 +311,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._recovered.clear()
-        self._commands = self.supervisor = self._refreshes = self._heartbeat = None
+        self._commands = self.supervisor = self._refreshes = None
         await self._parts.aclose()
 
     @property

@@ -87,9 +87,9 @@ class HeartbeatReporter:
         self.overlay: OverlayReport | None = None
         """This node's parameters for multi-node networks; None until they are determined."""
 
-    async def refresh(self, now: float) -> bool:
-        """Asks the plugins for their devices again. Returns True if the inventory has changed."""
-        return await self._context.inventory.refresh(now)
+    async def refresh(self, now: float) -> None:
+        """Asks the plugins for their devices again."""
+        await self._context.inventory.refresh(now)
 
     async def refresh_images(self) -> bool:
         """Lists the images of the node again. Returns True if the list has changed.
