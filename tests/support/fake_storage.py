@@ -211,6 +211,12 @@ class FakeStorage:
             target.touch()
         return Ticket(url="http://storage.test/upload", token=f"{folder.vfid}:{path}:{size}")
 
+    async def upload_tickets(self, folder: FolderKey, sizes: Sequence[tuple[str, int]]) -> Sequence[Ticket]:
+        return [await self.upload_ticket(folder, path, size) for path, size in sizes]
+
+    async def download_tickets(self, folder: FolderKey, paths: Sequence[str], *, requester: str) -> Sequence[Ticket]:
+        return [await self.download_ticket(folder, path, archive=False, requester=requester) for path in paths]
+
     async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool, requester: str) -> Ticket:
         self._note("download")
         target = self._there(folder, path)

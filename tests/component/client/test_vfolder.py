@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,41 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 def tree(root: Path) -> dict[str, bytes]:
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+async def test_many_files_take_few_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await place.user.VFolder.create("data", "local:volume1")
+    folder, local = place.user.VFolder("data"), place.path / "local"
+    for number in range(250):
+        path = local / f"d{number % 7}" / f"f{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * number)
+    (local / "big").write_bytes(os.urandom(65 * MIB))
+    requests: list[str] = []
+    send = folder._change
+
+    async def count(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        requests.append(path.rpartition("/")[2])
+        return await send(method, path, body)
+
+    monkeypatch.setattr(folder, "_change", count)
+    await folder.upload(["."], basedir=local, recursive=True)
+    await folder.download(["."], basedir=place.path / "back", recursive=True)
+    assert tree(place.path / "back") == tree(local)
+    assert sorted(requests) == sorted(
+        ["mkdir", "request-upload", *["request-uploads"] * 3, "request-download", *["request-downloads"] * 3]
+    )
+
+
+async def test_of_many_files_all_or_none_get_a_ticket(place: Place) -> None:
+    await place.user.VFolder.create("data", "local:volume1")
+    folder = place.user.VFolder("data")
+    await folder.mkdir("d")
+    with pytest.raises(BackendAPIError):
+        await folder.request_uploads([("a", 5), ("b", 5), ("d", 5)])
+    assert not [path for path in place.path.glob("volume/**/*") if path.is_file() and path.stat().st_size == 5]
+    with pytest.raises(BackendAPIError, match="1000"):
+        await folder.request_uploads([(f"f{number}", 1) for number in range(1_001)])
 
 
 @pytest.mark.parametrize("plain", ["volume1", "local"])

@@ -198,6 +198,15 @@ class GatewayContract:
             await storage.download_ticket(folder, "d", archive=False, requester="u")
         assert (await storage.download_ticket(folder, "d", archive=True, requester="u")).token
 
+    async def test_tickets_of_many_files(self, storage: StorageGateway, folder: FolderKey) -> None:
+        tickets = await storage.upload_tickets(folder, [("a", 0), ("b", 5), ("c", 0)])
+        assert [ticket.url.rpartition("/")[2] for ticket in tickets] == ["upload"] * 3
+        assert len({ticket.token for ticket in tickets}) == 3
+        tickets = await storage.download_tickets(folder, ["a", "c"], requester="u")
+        assert [ticket.url.rpartition("/")[2] for ticket in tickets] == ["download"] * 2
+        with pytest.raises(NotFound):
+            await storage.download_tickets(folder, ["a", "b"], requester="u")
+
 
 class TestFake(GatewayContract):
     @pytest.fixture

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CHUNK = 16 * 1024 * 1024
 PARALLEL = 4
 _READ_BYTES = 1024 * 1024
+_BATCH_FILES, _BATCH_BYTES = 100, 64 * 1024 * 1024
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 _TUS_HEADERS = {"Tus-Resumable": "1.0.0"}
 _RETRIED = frozenset({423, 429, 500, 502, 503, 504})
@@ -52,6 +53,44 @@ class Ticket:
         if not self.token:
             return URL(self.url, encoded=True)  # every byte of it is signed
         return URL(self.url).update_query(token=self.token)
+
+
+class TicketBatches:
+    """Requests the tickets of many files in batches, each when the first of its files is transferred.
+
+    A server limits how many requests a user may send, and a directory has many files. A batch has few bytes, so that
+    none of its tickets expires before its file is sent.
+    """
+
+    def __init__(
+        self, sizes: Mapping[str, int], request: Callable[[Sequence[tuple[str, int]]], Awaitable[Sequence[Ticket]]]
+    ) -> None:
+        """``sizes`` maps paths to bytes. ``request`` returns the tickets of such pairs in their order."""
+        import asyncio
+
+        self._request = request
+        self._lock = asyncio.Lock()
+        self._batch_of_path: dict[str, list[tuple[str, int]]] = {}
+        self._tickets: dict[str, Ticket] = {}
+        batch: list[tuple[str, int]] = []
+        batch_bytes = 0
+        for path, size in sizes.items():
+            if len(batch) >= _BATCH_FILES or batch_bytes + size > _BATCH_BYTES:
+                batch, batch_bytes = [], 0
+            batch.append((path, size))
+            batch_bytes += size
+            self._batch_of_path[path] = batch
+
+    async def take(self, path: str) -> Ticket | None:
+        """Returns the ticket of a file. Returns None at a later call for the same file, and for a file that is alone in
+        its batch, whose ticket is requested alone.
+        """
+        async with self._lock:
+            batch = self._batch_of_path.pop(path, None)
+            if batch is not None and len(batch) > 1 and path not in self._tickets:
+                tickets = await self._request(batch)
+                self._tickets |= {name: ticket for (name, _), ticket in zip(batch, tickets, strict=True)}
+        return self._tickets.pop(path, None)
 
 
 def state_directory() -> Path:

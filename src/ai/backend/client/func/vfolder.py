@@ -22,6 +22,7 @@ from ai.backend.client.transfer import (
     PARALLEL,
     Progress,
     Ticket,
+    TicketBatches,
     UploadRecord,
     collect,
     path_inside,
@@ -163,6 +164,17 @@ class AsyncVFolder(Area):
         reply = await self._change("POST", self._path("/request-upload"), {"path": path, "size": size})
         return self._make_ticket(reply)
 
+    async def request_uploads(self, sizes: Sequence[tuple[str, int]]) -> list[Ticket]:
+        """Returns the tickets of at most 1,000 uploads in the order of ``sizes``, pairs of path and bytes."""
+        files = [{"path": path, "size": size} for path, size in sizes]
+        reply = await self._change("POST", self._path("/request-uploads"), {"files": files})
+        return [self._make_ticket(ticket) for ticket in reply["tickets"]]
+
+    async def request_downloads(self, paths: Sequence[str]) -> list[Ticket]:
+        """Returns the tickets to download at most 1,000 files, in their order."""
+        reply = await self._change("POST", self._path("/request-downloads"), {"files": list(paths)})
+        return [self._make_ticket(ticket) for ticket in reply["tickets"]]
+
     async def request_download(self, path: str, *, archive: bool = False) -> Ticket:
         """Returns the ticket to download a file, or with ``archive`` a directory as a zip."""
         body = {"path": path, "archive": archive}
@@ -211,16 +223,23 @@ class AsyncVFolder(Area):
             await self.mkdir(new_directories[batch_start : batch_start + _PAGE_SIZE], parents=True, exist_ok=True)
         folder_id = str((await self.info())["id"]) if resume else ""
         transfers = self._transfers()
+        local_paths = {str(prefix / remote_path): local_path for remote_path, local_path in path_pairs}
+        sizes = await asyncio.to_thread(self._new_uploads, local_paths, folder_id)
+        tickets = TicketBatches(sizes, self.request_uploads)
 
-        async def upload_file(remote_path: str, local_path: Path) -> str:
-            path = str(prefix / remote_path)
+        async def upload_file(path: str, local_path: Path) -> str:
             with local_path.open("rb") as file:
                 status = os.fstat(file.fileno())
+
+                async def request_ticket() -> Ticket:
+                    ticket = await tickets.take(path) if sizes.get(path) == status.st_size else None
+                    return ticket or await self.request_upload(path, status.st_size)
+
                 await transfers.upload(
                     path,
                     file,
                     status.st_size,
-                    lambda: self.request_upload(path, status.st_size),
+                    request_ticket,
                     record=self._upload_record(folder_id, path, local_path, status) if resume else None,
                     chunk_size=chunk_size,
                     progress=progress,
@@ -228,8 +247,17 @@ class AsyncVFolder(Area):
             return path
 
         return await run_in_parallel(
-            (upload_file(remote_path, local_path) for remote_path, local_path in path_pairs), parallel
+            (upload_file(path, local_path) for path, local_path in local_paths.items()), parallel
         )
+
+    def _new_uploads(self, local_paths: Mapping[str, Path], folder_id: str) -> dict[str, int]:
+        """Returns the paths and sizes of the files of which no unfinished upload is stored."""
+        statuses = {path: local_path.stat() for path, local_path in local_paths.items()}
+        return {
+            path: status.st_size
+            for path, status in statuses.items()
+            if not folder_id or self._upload_record(folder_id, path, local_paths[path], status).read() is None
+        }
 
     def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
         """Returns the record that stores an unfinished upload of a local file to a path in the folder.
@@ -268,14 +296,22 @@ class AsyncVFolder(Area):
         def local_path(path: str) -> Path:
             return path_inside(base_folder, str(PurePosixPath(path).relative_to(stripped_directory)))
 
+        listed_sizes: dict[str, int] = {}
         if recursive:
-            remote_files = [file for path in remote_files for file in await self._list_files_below(path, local_path)]
-        transfers = self._transfers()
+            directories = [path for path in remote_files if await self.is_directory(path)]
+            for path in directories:
+                listed_sizes |= await self._list_files_below(path, local_path)
+            remote_files = [*(path for path in remote_files if path not in directories), *listed_sizes]
+        transfers, tickets = self._transfers(), TicketBatches(listed_sizes, self._request_listed_downloads)
 
         async def download_file(path: str) -> Path:
             target = local_path(path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            await transfers.download(path, target, lambda: self.request_download(path), progress=progress)
+
+            async def request_ticket() -> Ticket:
+                return await tickets.take(path) or await self.request_download(path)
+
+            await transfers.download(path, target, request_ticket, progress=progress)
             return target
 
         return await run_in_parallel((download_file(path) for path in remote_files), parallel)
@@ -307,18 +343,25 @@ class AsyncVFolder(Area):
                 raise
             return False  # its parent is missing
 
-    async def _list_files_below(self, path: str, local_path: Callable[[str], Path]) -> list[str]:
-        """Returns all remote files at or below ``path``. Creates the local directories, including empty ones."""
-        if not await self.is_directory(path):
-            return [path]
-        local_path(path).mkdir(parents=True, exist_ok=True)
-        paths: list[str] = []
-        async for entry in self.iterate_files(path or "."):
-            entry_path = str(PurePosixPath(path) / entry["name"])
-            paths += (
-                await self._list_files_below(entry_path, local_path) if entry["type"] == "DIRECTORY" else [entry_path]
-            )
-        return paths
+    async def _request_listed_downloads(self, sizes: Sequence[tuple[str, int]]) -> list[Ticket]:
+        return await self.request_downloads([path for path, _ in sizes])
+
+    async def _list_files_below(self, directory: str, local_path: Callable[[str], Path]) -> dict[str, int]:
+        """Returns the path and size of every remote file below a directory. Creates the local directories, including
+        empty ones.
+        """
+        sizes: dict[str, int] = {}
+        remaining_directories = [directory]
+        while remaining_directories:
+            path = remaining_directories.pop()
+            local_path(path).mkdir(parents=True, exist_ok=True)
+            async for entry in self.iterate_files(path or "."):
+                entry_path = str(PurePosixPath(path) / entry["name"])
+                if entry["type"] == "DIRECTORY":
+                    remaining_directories.append(entry_path)
+                else:
+                    sizes[entry_path] = int(entry["size"])
+        return sizes
 
 
 class AsyncVFolders(Area):

@@ -234,6 +234,22 @@ class FoldersApi:
         body = call.body
         return _ticket_view(await self._files.upload_ticket(*_folder_ref(call), body.path, body.size))
 
+    @route("POST", "/folders/{f}/request-uploads", body=schema.UploadsBody, reply=schema.TransferTickets)
+    async def request_uploads(self, call: Call[schema.UploadsBody]) -> schema.TransferTickets:
+        """Returns where to upload several files, so that a directory of many files takes few requests."""
+        sizes = [(file.path, file.size) for file in call.body.files]
+        tickets = await self._files.upload_tickets(*_folder_ref(call), sizes)
+        return schema.TransferTickets(tickets=[_ticket_view(ticket) for ticket in tickets])
+
+    @route(
+        "POST", "/folders/{f}/request-downloads", body=schema.DownloadsBody, reply=schema.TransferTickets,
+        audited=False, repeatable=True,
+    )  # fmt: skip
+    async def request_downloads(self, call: Call[schema.DownloadsBody]) -> schema.TransferTickets:
+        """Returns where to download several files, so that a directory of many files takes few requests."""
+        tickets = await self._files.download_tickets(*_folder_ref(call), call.body.files)
+        return schema.TransferTickets(tickets=[_ticket_view(ticket) for ticket in tickets])
+
     @route(
         "POST", "/folders/{f}/request-download", body=schema.DownloadBody, body_aliases={"file": "path"},
         reply=schema.TransferTicket, audited=False, repeatable=True,

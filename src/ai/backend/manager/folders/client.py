@@ -124,10 +124,26 @@ class StorageProxyFolders:
     async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool, requester: str) -> Ticket:
         return await self._ticket(folder, "/folder/file/download", relpath=path, archive=archive, requester=requester)
 
+    async def upload_tickets(self, folder: FolderKey, sizes: Sequence[tuple[str, int]]) -> Sequence[Ticket]:
+        files = [{"relpath": path, "size": size} for path, size in sizes]
+        return await self._tickets(folder, "/folder/file/uploads", files=files)
+
+    async def download_tickets(self, folder: FolderKey, paths: Sequence[str], *, requester: str) -> Sequence[Ticket]:
+        return await self._tickets(folder, "/folder/file/downloads", relpaths=list(paths), requester=requester)
+
     async def _ticket(self, folder: FolderKey, path: str, **parameters: Any) -> Ticket:
         reply = await self._ask_folder(folder, "POST", path, **parameters)
-        url, base_url = str(reply["url"]), (await self._proxies.proxy(folder.proxy)).client_api
-        return Ticket(url=f"{base_url}/{url.rpartition('/')[2]}" if base_url else url, token=str(reply["token"]))
+        return Ticket(url=await self._reachable_url(folder, str(reply["url"])), token=str(reply["token"]))
+
+    async def _tickets(self, folder: FolderKey, path: str, **parameters: Any) -> list[Ticket]:
+        reply = await self._ask_folder(folder, "POST", path, **parameters)
+        url = await self._reachable_url(folder, str(reply["url"]))
+        return [Ticket(url=url, token=str(token)) for token in reply["tokens"]]
+
+    async def _reachable_url(self, folder: FolderKey, url: str) -> str:
+        """Returns the URL of a transfer at the address at which the storage proxy is announced to clients."""
+        base_url = (await self._proxies.proxy(folder.proxy)).client_api
+        return f"{base_url}/{url.rpartition('/')[2]}" if base_url else url
 
 
 def _file_info(item: Mapping[str, Any]) -> FileInfo:

@@ -126,13 +126,33 @@ class FolderFiles:
         """Returns a ticket to upload a file; a file of size 0 is created at once. Raises LimitExceeded for a file that
         the folder's own limit leaves no room for."""
         relative_path = _file_path(path)
+        key = await self._key_with_room(caller, ref, size)
+        return await self._storage.upload_ticket(key, relative_path, size)
+
+    async def upload_tickets(self, caller: Caller, ref: str, sizes: Sequence[tuple[str, int]]) -> Sequence[Ticket]:
+        """Returns the tickets of several uploads in the order of ``sizes``, pairs of path and bytes; either all files
+        have room, or LimitExceeded is raised."""
+        sizes = [(_file_path(path, "files"), size) for path, size in sizes]
+        key = await self._key_with_room(caller, ref, sum(size for _, size in sizes))
+        return await self._storage.upload_tickets(key, sizes)
+
+    async def _key_with_room(self, caller: Caller, ref: str, size: int) -> FolderKey:
+        """Returns the key of a folder to which the caller may upload. Raises LimitExceeded if the folder's own limit
+        leaves no room for ``size`` bytes."""
         access = await self._finder.one(caller, ref, to_write=True, needs=HostPermission.UPLOAD)
         key, max_folder_bytes = _managed_key(access), access.folder.max_size
         if max_folder_bytes and (await self._storage.usage(key)).bytes + size > max_folder_bytes:
             raise LimitExceeded(
-                f"The folder may have {max_folder_bytes} bytes; the file exceeds that.", data={"size": max_folder_bytes}
+                f"The folder may have {max_folder_bytes} bytes; {size} more do not fit.",
+                data={"size": max_folder_bytes},
             )
-        return await self._storage.upload_ticket(key, relative_path, size)
+        return key
+
+    async def download_tickets(self, caller: Caller, ref: str, paths: Sequence[str]) -> Sequence[Ticket]:
+        """Returns tickets to download several files, in their order."""
+        relative_paths = [_file_path(path, "files") for path in paths]
+        key = await self._readable_key(caller, ref, HostPermission.DOWNLOAD)
+        return await self._storage.download_tickets(key, relative_paths, requester=str(caller.user_id))
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
         """Returns a ticket to download a file, or a directory if ``archive`` is True."""

@@ -110,6 +110,18 @@ class UploadBody(Schema, frozen=True):
     size: Annotated[int, Meta(ge=0, le=2**53)]
 
 
+class UploadsBody(Schema, frozen=True):
+    """The paths and sizes of several files to upload."""
+
+    files: Annotated[list[UploadBody], Meta(min_length=1, max_length=1_000)]
+
+
+class DownloadsBody(Schema, frozen=True):
+    """The paths of several files to download."""
+
+    files: Annotated[list[FilePath], Meta(min_length=1, max_length=1_000)]
+
+
 class DownloadBody(Schema, frozen=True):
     path: Path
     archive: bool = False
@@ -384,6 +396,12 @@ class TransferTicket(msgspec.Struct, frozen=True):
 
     token: str
     url: str
+
+
+class TransferTickets(msgspec.Struct, frozen=True):
+    """The URLs of several transfers, in the order of the request."""
+
+    tickets: list[TransferTicket]
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -159,6 +159,20 @@ class UploadBody(FileBody, frozen=True, kw_only=True):
     size: Bytes
 
 
+class NewFile(msgspec.Struct, frozen=True, kw_only=True):
+    relpath: str
+    size: Bytes
+
+
+class UploadsBody(FolderParams, frozen=True, kw_only=True):
+    files: Annotated[list[NewFile], msgspec.Meta(min_length=1, max_length=1_000)]
+
+
+class DownloadsBody(FolderParams, frozen=True, kw_only=True):
+    relpaths: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1_000)]
+    requester: str = ""
+
+
 @dataclass(slots=True)
 class FileApi:
     """Routes about files in folders and tokens for transfers; ``page_size`` is the default number of entries."""
@@ -236,14 +250,16 @@ class FileApi:
         """Issues a token to download a file, or a directory as an archive."""
         body = call.body
         volume, folder = self.folders.volumes.locate(body.volume, body.vfid)
-        path = FolderPath.parse(body.relpath)
-        entry = await volume.stat(folder, path)
-        if entry.kind == FileKind.DIRECTORY and not body.archive:
-            raise WrongKindOfFile("That is a directory: ask for it with 'archive'.")
-        claims = DownloadClaims(
-            volume=volume.name, vfid=str(folder), relpath=str(path), archive=body.archive, requester=body.requester
-        )
+        claims = await _download_claims(volume, folder, body.relpath, body.requester, is_archive=body.archive)
         return self._token_answer(claims, "download")
+
+    @route("POST", "/folder/file/downloads", body=DownloadsBody)
+    async def download_files(self, call: Call[DownloadsBody]) -> dict[str, Any]:
+        """Issues a token for each of several files to download, in their order."""
+        body = call.body
+        volume, folder = self.folders.volumes.locate(body.volume, body.vfid)
+        claims = [await _download_claims(volume, folder, path_text, body.requester) for path_text in body.relpaths]
+        return self._tokens_answer(claims, "download")
 
     @route("POST", "/folder/file/archive-download-token", body=ArchiveBody)
     async def download_archive(self, call: Call[ArchiveBody]) -> dict[str, str]:
@@ -268,8 +284,31 @@ class FileApi:
         claims = await self.uploads.request(volume, folder, FolderPath.parse(call.body.relpath), call.body.size)
         return self._token_answer(claims, "upload")
 
+    @route("POST", "/folder/file/uploads", body=UploadsBody)
+    async def upload_files(self, call: Call[UploadsBody]) -> dict[str, Any]:
+        """Issues a token for each of several files to upload, in their order; empty files are created at once."""
+        volume, folder = self.folders.volumes.locate(call.body.volume, call.body.vfid)
+        sizes = [(FolderPath.parse(file.relpath), file.size) for file in call.body.files]
+        return self._tokens_answer(await self.uploads.request_all(volume, folder, sizes), "upload")
+
+    def _tokens_answer(self, claims: Sequence[Claims], route: str) -> dict[str, Any]:
+        tokens = [self.tokens.issue(claims_of_file) for claims_of_file in claims]
+        return {"tokens": tokens, "url": f"{self.tokens.client_url}/{route}"}
+
     def _token_answer(self, claims: Claims, route: str) -> dict[str, str]:
         return {"token": self.tokens.issue(claims), "url": f"{self.tokens.client_url}/{route}"}
+
+
+async def _download_claims(
+    volume: AbstractVolume, folder: VFolderId, path_text: str, requester: str, *, is_archive: bool = False
+) -> DownloadClaims:
+    path = FolderPath.parse(path_text)
+    entry = await volume.stat(folder, path)
+    if entry.kind == FileKind.DIRECTORY and not is_archive:
+        raise WrongKindOfFile("That is a directory: ask for it with 'archive'.")
+    return DownloadClaims(
+        volume=volume.name, vfid=str(folder), relpath=str(path), archive=is_archive, requester=requester
+    )
 
 
 def _result_items(items_with_messages: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ai.backend.common.errors import (
+    BackendError,
     ChecksumMismatch,
     InvalidInput,
     StorageFull,
@@ -137,6 +138,23 @@ class Uploads:
         )
         if size == 0:
             await self.receive(claims, Chunk(0, 0, None))
+        return claims
+
+    async def request_all(
+        self, volume: AbstractVolume, folder: VFolderId, sizes: Sequence[tuple[FolderPath, int]]
+    ) -> list[UploadClaims]:
+        """Reserves space for several uploads as :meth:`request` does, for all of them or none, and returns their
+        claims. Empty files that were published before a failure stay.
+        """
+        claims: list[UploadClaims] = []
+        try:
+            for path, size in sizes:
+                claims.append(await self.request(volume, folder, path, size))
+        except BaseException:
+            for claims_of_file in claims:
+                with suppress(BackendError):
+                    await self.drop(claims_of_file)
+            raise
         return claims
 
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
