@@ -117,7 +117,7 @@ describe('the files of a folder', () => {
       const isFirst = searchParams.get('cursor') === null;
       return { body: { items: [entry(isFirst ? 'a.txt' : 'z.txt')], cursor: isFirst ? 'next' : null } };
     });
-    server.on('POST /func/folders/f1/request-upload', () => ({ status: 409, body: { title: 'No room.' } }));
+    server.on('POST /func/folders/f1/request-uploads', () => ({ status: 409, body: { title: 'No room.' } }));
     openPage('/folders/f1', server);
     await screen.findByText('a.txt');
     await userEvent.upload(screen.getByLabelText('Upload files', { selector: 'input' }), [
@@ -126,8 +126,8 @@ describe('the files of a folder', () => {
     ]);
     const dialog = await screen.findByRole('dialog', { name: '1 file is there already' });
     expect(dialog.textContent).toContain('z.txt');
-    const sent = server.requests.filter(({ key }) => key.endsWith('request-upload')).map(({ body }) => body.path);
-    expect(sent).toEqual(['new.txt']);
+    const sent = server.requests.filter(({ key }) => key.endsWith('request-uploads')).map(({ body }) => body.files);
+    expect(sent).toEqual([[{ path: 'new.txt', size: 1 }]]);
     expect(listings).toContain('next');
   });
 });

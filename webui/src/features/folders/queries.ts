@@ -243,8 +243,9 @@ export async function downloadUrl(id: string, path: string, isDirectory: boolean
   return ticketUrl(ticket.url, ticket.token, isDirectory ? { archive: 'true' } : {});
 }
 
-export function requestUpload(id: string, path: string, size: number) {
-  return dataOf(rest.POST('/folders/{f}/request-upload', { params: { path: { f: id } }, body: { path, size } }));
+export async function requestUploads(id: string, files: readonly { path: string; size: number }[]) {
+  const body = { files: [...files] };
+  return (await dataOf(rest.POST('/folders/{f}/request-uploads', { params: { path: { f: id } }, body }))).tickets;
 }
 
 function useChange<T, R>(mutationFn: (input: T) => Promise<R>, refetchType: 'active' | 'none' = 'active') {

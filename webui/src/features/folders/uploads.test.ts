@@ -16,9 +16,13 @@ function queueWith(
   const sent: Sent[] = [];
   const stored = new Map<string, string>();
   let done = 0;
+  const requests: string[][] = [];
   const queue = new UploadQueue({
     folder: 'f',
-    requestTicket,
+    requestTickets: (files) => {
+      requests.push(files.map(({ path }) => path));
+      return Promise.all(files.map(({ path }) => requestTicket(path)));
+    },
     onDone: () => {
       done += 1;
     },
@@ -38,7 +42,7 @@ function queueWith(
       removeItem: (key) => void stored.delete(key),
     },
   });
-  return { queue, sent, stored, done: () => done };
+  return { queue, sent, stored, requests, done: () => done };
 }
 
 const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
@@ -106,6 +110,31 @@ describe('UploadQueue', () => {
     queue.retry(1);
     await settled();
     expect(sent).toHaveLength(1);
+  });
+
+  it('requests the tickets of those that wait together', async () => {
+    const { queue, sent, requests } = queueWith();
+    queue.add(entries(...Array.from({ length: 250 }, (_, number) => String(number))));
+    for (let index = 0; index < 250; index += 1) {
+      await settled();
+      sent[index]?.events.onSuccess();
+    }
+    expect(sent).toHaveLength(250);
+    expect(requests.map((paths) => paths.length)).toEqual([100, 100, 50]);
+    expect(new Set(requests.flat()).size).toBe(250);
+  });
+
+  it('requests each ticket alone after those of several were refused', async () => {
+    const { queue, sent, requests } = queueWith((path) =>
+      path === 'b'
+        ? Promise.reject(new Error('a directory'))
+        : Promise.resolve({ url: 'http://storage/u', token: path }),
+    );
+    queue.add(entries('a', 'b', 'c'));
+    for (let round = 0; round < 5; round += 1) await settled();
+    expect(sent.map(({ url }) => url)).toEqual(['http://storage/u?token=a', 'http://storage/u?token=c']);
+    expect(queue.snapshot().map(({ state }) => state)).toEqual(['sending', 'failed', 'sending']);
+    expect(requests).toEqual([['a', 'b', 'c'], ['a'], ['b'], ['c']]);
   });
 
   it('sends no bytes of an empty file', async () => {

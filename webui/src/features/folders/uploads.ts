@@ -31,8 +31,8 @@ export interface SendingEvents {
 
 interface Options {
   folder: string;
-  /** Returns a ticket for a new upload; the file is created by it. */
-  requestTicket: (path: string, size: number) => Promise<Ticket>;
+  /** Returns a ticket for each new upload, in their order; an empty file is created by that. */
+  requestTickets: (files: readonly { path: string; size: number }[]) => Promise<readonly Ticket[]>;
   onDone: () => void;
   send?: (file: File, url: string, events: SendingEvents) => Sending;
   storage?: Pick<Storage, 'getItem' | 'setItem' | 'removeItem'>;
@@ -40,6 +40,9 @@ interface Options {
 
 const parallel = 3;
 const partBytes = 8 << 20;
+/** How many files, and of how many bytes together, one request gets tickets for: none may expire before its file is sent. */
+const batchFiles = 100;
+const batchBytes = 64 << 20;
 const storagePrefix = 'backendai-upload:';
 
 /** Sends a file by tus 1.0 to an upload that exists; it goes on where the server's offset is. */
@@ -75,6 +78,9 @@ export class UploadQueue {
   private readonly files = new Map<number, { file: File; path: string }>();
   private readonly sending = new Map<number, Sending>();
   private readonly listeners = new Set<() => void>();
+  private readonly tickets = new Map<number, Ticket>();
+  private lastRequest: Promise<void> = Promise.resolve();
+  private isBatchRefused = false;
   private nextId = 1;
 
   constructor(private readonly options: Options) {}
@@ -88,14 +94,13 @@ export class UploadQueue {
 
   /** Adds files, each with its path in the folder. */
   add(files: readonly { file: File; path: string }[]): void {
-    for (const entry of files) {
+    const added = files.map((entry): UploadItem => {
       const id = this.nextId++;
       this.files.set(id, entry);
-      this.items = [
-        ...this.items,
-        { id, name: entry.path, size: entry.file.size, sent: 0, state: 'waiting', problem: null },
-      ];
-    }
+      return { id, name: entry.path, size: entry.file.size, sent: 0, state: 'waiting', problem: null };
+    });
+    this.items = [...this.items, ...added];
+    this.isBatchRefused = false;
     this.pump();
   }
 
@@ -133,6 +138,7 @@ export class UploadQueue {
   private forget(id: number): void {
     this.sending.delete(id);
     this.files.delete(id);
+    this.tickets.delete(id);
   }
 
   private pump(): void {
@@ -150,21 +156,23 @@ export class UploadQueue {
     const { file, path } = entry;
     const key = fingerprint(this.options.folder, path, file);
     try {
-      const known = this.read(key);
-      const url = known ?? (await this.makeUrl(path, file.size));
+      const storedUrl = this.read(key);
+      const isEarlier = storedUrl !== null || this.tickets.has(id);
+      const url = storedUrl ?? (await this.makeUrl(id));
       if (!this.files.has(id)) return;
       if (file.size === 0) {
         this.finish(id, key); // the ticket has created it
         return;
       }
       this.write(key, url);
-      this.send(id, file, url, key, known !== null);
+      this.send(id, file, url, key, isEarlier);
     } catch (error) {
       this.fail(id, error);
     }
   }
 
-  private send(id: number, file: File, url: string, key: string, isResumed: boolean): void {
+  /** Sends a file to a URL, which may be one that was given earlier: it may have expired. */
+  private send(id: number, file: File, url: string, key: string, isEarlier: boolean): void {
     const { send = sendByTus } = this.options;
     const upload = send(file, url, {
       onProgress: (sent) => this.change(id, { sent }),
@@ -172,7 +180,7 @@ export class UploadQueue {
       onError: (error) => {
         if (!this.files.has(id)) return;
         this.write(key, null);
-        if (isResumed)
+        if (isEarlier)
           void this.begin(id); // its ticket has expired, or another one has finished it
         else this.fail(id, error);
       },
@@ -181,9 +189,55 @@ export class UploadQueue {
     upload.start();
   }
 
-  private async makeUrl(path: string, size: number): Promise<string> {
-    const ticket = await this.options.requestTicket(path, size);
+  private async makeUrl(id: number): Promise<string> {
+    const request = this.lastRequest.then(() => this.requestTickets(id));
+    this.lastRequest = request.catch(() => undefined); // one at a time: what begins together shares a request
+    await request;
+    const ticket = this.tickets.get(id);
+    if (ticket === undefined) throw new Error('cancelled');
+    this.tickets.delete(id);
     return ticketUrl(ticket.url, ticket.token);
+  }
+
+  /** Requests the tickets of a file and of those that wait behind it, as the server limits how many requests are sent. */
+  private async requestTickets(id: number): Promise<void> {
+    if (this.tickets.has(id)) return;
+    const batch = [id, ...(this.isBatchRefused ? [] : this.waitingBehind(id))];
+    try {
+      await this.storeTickets(batch);
+    } catch (error) {
+      if (batch.length === 1) throw error;
+      this.isBatchRefused = true; // one of the others may be the cause: from now on each is asked for alone
+      await this.storeTickets([id]);
+    }
+  }
+
+  private async storeTickets(ids: readonly number[]): Promise<void> {
+    const present = ids.flatMap((id) => {
+      const entry = this.files.get(id);
+      return entry === undefined ? [] : [{ id, path: entry.path, size: entry.file.size }];
+    });
+    if (present.length === 0) return;
+    const tickets = await this.options.requestTickets(present.map(({ path, size }) => ({ path, size })));
+    for (const [index, { id }] of present.entries()) {
+      const ticket = tickets[index];
+      if (ticket !== undefined && this.files.has(id)) this.tickets.set(id, ticket);
+    }
+  }
+
+  private waitingBehind(id: number): number[] {
+    let bytes = this.files.get(id)?.file.size ?? 0;
+    const ids: number[] = [];
+    for (const item of this.items) {
+      const entry = this.files.get(item.id);
+      if (item.id === id || entry === undefined || this.tickets.has(item.id) || this.sending.has(item.id)) continue;
+      if (item.state !== 'waiting' && item.state !== 'sending') continue;
+      if (this.read(fingerprint(this.options.folder, entry.path, entry.file)) !== null) continue;
+      bytes += entry.file.size;
+      if (bytes > batchBytes || ids.length + 1 >= batchFiles) break;
+      ids.push(item.id);
+    }
+    return ids;
   }
 
   private finish(id: number, key: string): void {

@@ -27,7 +27,7 @@ import {
   type FileEntry,
   folderKeys,
   namesPresent,
-  requestUpload,
+  requestUploads,
   useDeleteFiles,
   useFiles,
   useMakeDirectory,
@@ -83,7 +83,7 @@ function useUploads(id: string) {
   if (queue === undefined) {
     queue = new UploadQueue({
       folder: id,
-      requestTicket: (path, size) => requestUpload(id, path, size),
+      requestTickets: (files) => requestUploads(id, files),
       onDone: () => void client.invalidateQueries({ queryKey: folderKeys.all }),
     });
     queues.set(id, queue);
