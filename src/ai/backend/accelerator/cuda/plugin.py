@@ -176,21 +176,21 @@ class CudaPlugin(AbstractComputePlugin):
 
     def _open(self) -> None:
         self._nvml.open()
-        self._read()
+        self._read_gpus()
 
-    def _read(self) -> Reading:
+    def _read_gpus(self) -> Reading:
         """Reads the node's GPUs; opens NVML again once if the driver was reloaded."""
         try:
-            return self._refresh()
+            return self._update_reading()
         except NvmlFailure as e:
             if e.code not in LIBRARY_FAILURES:
                 raise
         self._nvml.close()
         self._nvml.open()
         self._reading = replace(self._reading, links={}, versions={})
-        return self._refresh()
+        return self._update_reading()
 
-    def _refresh(self) -> Reading:
+    def _update_reading(self) -> Reading:
         previous_reading = self._reading
         node = read_node(self._nvml, self._host, previous_reading.node, self._config.device_mask)
         for problem in set(node.unreadable) - set(previous_reading.node.unreadable):
@@ -238,7 +238,7 @@ class CudaPlugin(AbstractComputePlugin):
         return held_devices
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        return await self._run_in_nvml_thread(lambda: self._devices(self._read()))
+        return await self._run_in_nvml_thread(lambda: self._devices(self._read_gpus()))
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         def ask() -> Sequence[SlotDisplay]:
@@ -288,7 +288,7 @@ class CudaPlugin(AbstractComputePlugin):
         """
 
         def ask() -> tuple[WorkloadConfig, Sequence[HeldDevice]]:
-            reading = self._read()
+            reading = self._read_gpus()
             held = self._held_devices(device_alloc, reading)
             for device_id in sorted(device_alloc.device_ids()):
                 if device_id in reading.faults and not is_diagnostic:
@@ -313,7 +313,7 @@ class CudaPlugin(AbstractComputePlugin):
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         def ask() -> Mapping[str, Any]:
-            reading = self._read()
+            reading = self._read_gpus()
             unusable_uuids = reading.faults.keys() | reading.node.mig_gpus
             usable_devices = [device for device in reading.node.devices if device.uuid not in unusable_uuids]
             return cdi_spec(self._host, usable_devices)
@@ -384,18 +384,20 @@ class CudaPlugin(AbstractComputePlugin):
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
         return await self._run_in_nvml_thread(
-            lambda: inventory.partition_profiles(self._nvml, self._read().node, device_id)
+            lambda: inventory.partition_profiles(self._nvml, self._read_gpus().node, device_id)
         )
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
         self._check_partitioning()
         return await self._run_in_nvml_thread(
-            lambda: inventory.create_partition(self._nvml, self._read().node, device_id, profile)
+            lambda: inventory.create_partition(self._nvml, self._read_gpus().node, device_id, profile)
         )
 
     async def destroy_partition(self, partition_id: DeviceId) -> None:
         self._check_partitioning()
-        await self._run_in_nvml_thread(lambda: inventory.destroy_partition(self._nvml, self._read().node, partition_id))
+        await self._run_in_nvml_thread(
+            lambda: inventory.destroy_partition(self._nvml, self._read_gpus().node, partition_id)
+        )
 
     def _check_partitioning(self) -> None:
         if not self._config.manage_partitions:

@@ -94,7 +94,7 @@ class ChangedReports:
         return await self._manager.beat(BeatReport(beats=beats))
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Sends a report of heartbeats without news to the manager, as the caller has already prepared the report."""
+        """Sends beats that the caller has collected to the manager, unchanged."""
         return await self._manager.beat(report)
 
     async def observe(self, report: ObservationReport) -> int:

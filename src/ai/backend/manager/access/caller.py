@@ -14,9 +14,9 @@ ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Represents the keypair that signed a request, and the user of the keypair.
 
-    ``role`` is the role of the user. ``administered`` are the groups of which the user is an administrator; sessions of
-    a user with ``sudo_session_enabled`` are told so.
-    ``unproved`` are operations that take a recent proof of who asks, which this request has not.
+    ``role`` is the role of the user, who is an administrator of the ``administered_groups``. Sessions of a user with
+    ``sudo_session_enabled`` are told so. ``unproved`` are operations that take a recent proof of who asks, which this
+    request has not.
     """
 
     user_id: UserId
@@ -31,7 +31,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int = 0
     allowed_client_ip: tuple[str, ...] = ()
     sudo_session_enabled: bool = False
-    administered: frozenset[GroupId] = frozenset()
+    administered_groups: frozenset[GroupId] = frozenset()
     unproved: frozenset[Operation] = frozenset()
 
     @property

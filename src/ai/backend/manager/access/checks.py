@@ -39,7 +39,7 @@ def is_permitted(
         owner_role: the role of the object's owner, for the operations of :data:`PROTECTED_ROLES`.
         group_id: the group that the object belongs to.
     """
-    if operation in PROJECT_ADMIN_OPERATIONS and group_id is not None and group_id in caller.administered:
+    if operation in PROJECT_ADMIN_OPERATIONS and group_id is not None and group_id in caller.administered_groups:
         return True
     scope = scope_of(caller, operation)
     is_in_domain = domain_name == caller.domain_name and not is_protected(operation, owner_role)

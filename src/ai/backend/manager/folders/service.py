@@ -163,7 +163,7 @@ class FolderService:
         if not matches:
             raise NotFound(f"There is no group {ref[:64]!r} for you.", data={"group": "unknown"})
         if scope is Scope.NONE:
-            matches = [candidate for candidate in matches if candidate.id in caller.administered]
+            matches = [candidate for candidate in matches if candidate.id in caller.administered_groups]
         if not matches:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])

@@ -104,7 +104,7 @@ class AuthApi:
         caller = caller_of(call)
         domain_role: Literal["admin", "user"] = "admin" if caller.role in ADMIN_ROLES else "user"
         groups = await self._identity.groups(caller, name=call.query.group) if call.query.group is not None else ()
-        is_group_admin = any(group.id in caller.administered for group in groups)
+        is_group_admin = any(group.id in caller.administered_groups for group in groups)
         group_role = ("admin" if is_group_admin else domain_role) if groups else None
         return {"global_role": caller.role.value, "domain_role": domain_role, "group_role": group_role}
 

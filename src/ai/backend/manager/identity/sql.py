@@ -54,7 +54,7 @@ _HIDDEN_USER_COLUMNS = frozenset({"password"})
 _HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
 _OWNER_COLUMNS = {"email": tables.users.c.email, "full_name": tables.users.c.full_name}
 """The fields of a keypair's user by which keypairs can be filtered and ordered."""
-_CALLER_FIELDS = tuple(field for field in Caller.__struct_fields__ if field not in ("administered", "unproved"))
+_CALLER_FIELDS = tuple(field for field in Caller.__struct_fields__ if field not in ("administered_groups", "unproved"))
 _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
     Domain: (tables.domains, "domain"),
     Group: (tables.groups, "group"),
@@ -357,7 +357,7 @@ class SqlIdentityStore(SqlUserStore):
         return Credentials(
             caller=Caller(
                 **{name: getattr(row, name) for name in _CALLER_FIELDS},
-                administered=frozenset(administered_row.group_id for administered_row in administered_rows),
+                administered_groups=frozenset(administered_row.group_id for administered_row in administered_rows),
             ),
             secret_key=open_secret_key(self._sealer, row.access_key, row.secret_key),
             is_active=_is_active(row),

@@ -97,7 +97,7 @@ class TenantService:
         """
         fields = without_none(values)
         changes_only_members = not fields and not add_admins and not remove_admins and bool(add or remove)
-        if not (changes_only_members and group_id in caller.administered):
+        if not (changes_only_members and group_id in caller.administered_groups):
             require_any(caller, Operation.CHANGE_GROUPS)
         group = await self._identity.group(caller, group_id)
         if fields.pop("domain_name", group.domain_name) != group.domain_name:

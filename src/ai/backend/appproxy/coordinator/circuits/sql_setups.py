@@ -14,7 +14,6 @@ from ai.backend.appproxy.coordinator.workers.tables import worker_nodes
 from ai.backend.infra.database import Database
 
 _COLUMNS = setups.c
-_LOADS = endpoint_loads.c
 
 
 class SqlSetups:
@@ -54,7 +53,9 @@ class SqlSetups:
             s.execute(delete(resting_slots).where(resting_slots.c.until <= now))
             s.execute(delete(worker_nodes).where(worker_nodes.c.seen_at <= now - timedelta(days=1)))
             s.execute(delete(endpoint_usage).where(endpoint_usage.c.created_at <= now - timedelta(days=1)))
-            is_node = (worker_nodes.c.worker_id == _LOADS.worker_id) & (worker_nodes.c.node == _LOADS.node)
+            is_node = (worker_nodes.c.worker_id == endpoint_loads.c.worker_id) & (
+                worker_nodes.c.node == endpoint_loads.c.node
+            )
             s.execute(delete(endpoint_loads).where(~select(worker_nodes.c.node).where(is_node).exists()))
 
         await self._db.run_write(work)

@@ -41,8 +41,10 @@ def _without_mounts(values: Mapping[str, Any], mounts: Sequence[str]) -> dict[st
 
     Folders refuse entries of unknown mounts.
     """
-    return {name: value for name, value in values.items() if not any(_is_of_mount(name, mount) for mount in mounts)}
+    return {
+        name: value for name, value in values.items() if not any(_belongs_to_mount(name, mount) for mount in mounts)
+    }
 
 
-def _is_of_mount(name: str, mount: str) -> bool:
-    return name == mount or (mount.startswith(name + ":") and is_artifact(name))
+def _belongs_to_mount(option_key: str, mount: str) -> bool:
+    return option_key == mount or (mount.startswith(option_key + ":") and is_artifact(option_key))

@@ -24,7 +24,7 @@ from ai.backend.core.proxy.routing import RouteKey
 
 _MAX_PIPELINED = 32
 _LINGER_S = 2.0
-MODELS = -1
+MODELS_SLOT = -1
 """The slot of the base URL of all models."""
 
 
@@ -203,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _start(self, request: ClientRequest) -> Exchange | ModelSearch | None:
         shared = self._shared
-        if self._port == MODELS:
+        if self._port == MODELS_SLOT:
             return self._find_model(request)
         state = shared.circuit_of(request.host.decode("latin-1"), self._port)
         if state is None:

@@ -14,7 +14,7 @@ import msgspec
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
 from ai.backend.appproxy.worker.planes.embedded.behind_proxy import BehindProxy
-from ai.backend.appproxy.worker.planes.embedded.http_connection import MODELS, HttpConnection
+from ai.backend.appproxy.worker.planes.embedded.http_connection import MODELS_SLOT, HttpConnection
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.server import SWEEP_S, Shared
 from ai.backend.appproxy.worker.planes.embedded.tcp import TcpClient
@@ -126,7 +126,7 @@ class EmbeddedPlane:
             for slot, port in frontend.ports.items():
                 await self._listen(port, slot)
         if frontend.models is not None:
-            await self._listen(frontend.models[1], MODELS, host=frontend.models[0])
+            await self._listen(frontend.models[1], MODELS_SLOT, host=frontend.models[0])
         if not self._listeners:
             raise InvalidInput(f"The frontend cannot listen on {frontend.host}: {self._busy_ports or 'no port is set'}")
         for port, reason in self._busy_ports.items():
