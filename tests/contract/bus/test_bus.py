@@ -11,7 +11,7 @@ import pytest
 
 from ai.backend.common.errors import RateLimitExceeded
 from ai.backend.infra.bus import Bus, Subscription
-from ai.backend.infra.http.ratelimit import Limiter, RateLimiter
+from ai.backend.infra.http.ratelimit import STEP_S, WINDOW_S, Limiter, RateLimiter
 from tests.support.redis_server import RedisServer
 
 ADAPTERS = ["memory", pytest.param("redis", marks=pytest.mark.needs("redis"))]
@@ -143,8 +143,9 @@ async def test_requests_are_counted_together_and_by_key(limiters: tuple[Limiter,
         left.append(allowance.remaining)
     assert left == [4, 3, 2, 1, 0]
     for limiter in limiters:
-        with pytest.raises(RateLimitExceeded):
+        with pytest.raises(RateLimitExceeded) as refusal:
             await limiter.count("k", 5)
+        assert WINDOW_S - STEP_S <= refusal.value.data["retry_after"] <= WINDOW_S
     assert await there.count("other", 5) is not None
     assert await there.count("k", None) is None
     assert await there.count("k", 0) is None

@@ -30,12 +30,15 @@ _ABANDONED_MS = 3_600_000
 _COUNT_SCRIPT = """
 local now = redis.call('TIME')
 local step = math.floor(tonumber(now[1]) / ARGV[2])
-local counts, total = redis.call('HGETALL', KEYS[1]), 0
+local counts, total, oldest = redis.call('HGETALL', KEYS[1]), 0, step
 for i = 1, #counts, 2 do
   if tonumber(counts[i]) <= step - ARGV[3] then redis.call('HDEL', KEYS[1], counts[i])
-  else total = total + tonumber(counts[i + 1]) end
+  else
+    total = total + tonumber(counts[i + 1])
+    oldest = math.min(oldest, tonumber(counts[i]))
+  end
 end
-if total >= tonumber(ARGV[1]) then return -1 end
+if total >= tonumber(ARGV[1]) then return tonumber(now[1]) - (oldest + ARGV[3]) * ARGV[2] end
 redis.call('HINCRBY', KEYS[1], step, 1)
 redis.call('EXPIRE', KEYS[1], ARGV[2] * (ARGV[3] + 1))
 return total + 1
@@ -206,8 +209,8 @@ class RedisRateLimiter:
             log.warning("requests are counted by each process alone: %s", e)
             self._away_until = time.monotonic() + 1.0
             return await self._fallback.count(key, limit)
-        if taken_count < 0:
-            raise rate_limit_error(limit)
+        if taken_count < 0:  # the seconds until the oldest request leaves the window
+            raise rate_limit_error(limit, -taken_count)
         return Allowance(limit=limit, remaining=limit - taken_count)
 
     async def close(self) -> None:

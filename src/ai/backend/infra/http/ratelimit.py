@@ -37,6 +37,12 @@ class _Window:
             self.counts[counter_index] = 0
         self.step = max(self.step, step)
 
+    def steps_until_free(self) -> int:
+        """Returns after how many steps the oldest counted request leaves the window, at most ``STEP_COUNT``."""
+        return next(
+            (steps for steps in range(1, STEP_COUNT) if self.counts[(self.step + steps) % STEP_COUNT]), STEP_COUNT
+        )
+
 
 @dataclass(slots=True)
 class Allowance:
@@ -53,10 +59,11 @@ class Allowance:
         }
 
 
-def rate_limit_error(limit: int) -> RateLimitExceeded:
+def rate_limit_error(limit: int, wait_s: int) -> RateLimitExceeded:
+    """Returns the error of a refused request; after ``wait_s`` seconds the caller may send some again."""
     return RateLimitExceeded(
-        f"More than {limit} requests in {WINDOW_S // 60} minutes.",
-        data={"limit": limit, "window_s": WINDOW_S, "retry_after": STEP_S},
+        f"More than {limit} requests in {WINDOW_S // 60} minutes; the next one is taken in {wait_s} s.",
+        data={"limit": limit, "window_s": WINDOW_S, "retry_after": wait_s},
     )
 
 
@@ -93,7 +100,7 @@ class RateLimiter:
             if step > window.step:
                 window.advance(step)
         if window.total >= limit:
-            raise rate_limit_error(limit)
+            raise rate_limit_error(limit, window.steps_until_free() * STEP_S - int(now) % STEP_S)
         window.total += 1
         window.counts[window.step % STEP_COUNT] += 1
         return Allowance(limit=limit, remaining=limit - window.total)
