@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ class InlineDatabase(Database):
 
     def __init__(self, tables: frozenset[str]) -> None:
         self._engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        weakref.finalize(self, self._engine.dispose)  # no run of a simulation ends it
         metadata.create_all(self._engine, [table for table in metadata.sorted_tables if table.name in tables])
 
     async def run_read(self, work: Callable[[Connection], T]) -> T:
