@@ -108,11 +108,11 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         await self._wait_recovered()
         options = await self.devices.options(req)
-        diagnosing_kernels: dict[str, list[str]] = {}
+        kernels_of_device: dict[str, list[str]] = {}
         for kernel in self.supervisor.kernels.values():
             for device_id in kernel.record.spec.diagnosed_devices.get(req.device_name, ()):
-                diagnosing_kernels.setdefault(device_id, []).append(kernel.id)
-        return replace(options, diagnosed=diagnosing_kernels)
+                kernels_of_device.setdefault(device_id, []).append(kernel.id)
+        return replace(options, diagnosed=kernels_of_device)
 
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         await self._wait_recovered()

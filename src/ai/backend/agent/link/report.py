@@ -276,7 +276,7 @@ class Heartbeat(PeriodicLoop):
             if kernel is None or kernel.attempt != unknown_kernel.attempt:
                 continue
             log.warning("the manager does not know kernel %s; it is ended", unknown_kernel.kernel_id)
-            reason = KernelEventReason.NOT_FOUND_IN_MANAGER
-            self._supervisor.end(kernel, Termination(reason=reason, forced=True))
+            termination = Termination(reason=KernelEventReason.NOT_FOUND_IN_MANAGER, forced=True)
+            self._supervisor.end(kernel, termination)
         for presence in reply.unobserved_kernels:
             self._supervisor.report_again(presence.kernel_id, presence.attempt)

@@ -91,4 +91,4 @@ class CircuitStore(Protocol):
 
     async def remove_setups(self, session_ids: Sequence[UUID]) -> None: ...
     async def purge(self, now: datetime) -> None:
-        """Removes expired set-ups, slots whose rest is over, and nodes and endpoint reports that are a day old."""
+        """Removes expired set-ups, ports that may be given out again, and nodes and endpoint reports of a day ago."""

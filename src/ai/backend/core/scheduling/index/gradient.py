@@ -342,10 +342,10 @@ def _top_candidate(heap: list[Candidate], agent_mask: int) -> Candidate | None:
     outside_candidates: list[Candidate] = []
     top_candidate: Candidate | None = None
     while heap and top_candidate is None:
-        state_mask = heap[0][-1].agent_mask
-        if not state_mask:
+        agents_of_top = heap[0][-1].agent_mask
+        if not agents_of_top:
             heappop(heap)
-        elif state_mask & agent_mask:
+        elif agents_of_top & agent_mask:
             top_candidate = heap[0]
         else:
             outside_candidates.append(heappop(heap))

@@ -14,7 +14,7 @@ from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _MAX_NAME = 32
-_FIELD = re.compile(r"\{(name|package|class_|project|prefix|key)\}")
+_PLACEHOLDER = re.compile(r"\{(name|package|class_|project|prefix|key)\}")
 
 
 def check_name(name: str) -> str:
@@ -43,7 +43,7 @@ def render(name: str) -> dict[str, str]:
     skeleton_folder = Path(__file__).with_name("skeleton")
     templates = {path.relative_to(skeleton_folder).as_posix(): path for path in sorted(skeleton_folder.rglob("*.txt"))}
     return {
-        name.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _FIELD.sub(
+        name.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _PLACEHOLDER.sub(
             lambda field: fields[field[1]], template.read_text(encoding="utf-8")
         )
         for name, template in templates.items()
