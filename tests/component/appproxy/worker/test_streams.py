@@ -194,6 +194,25 @@ async def test_more_than_was_asked_for_reaches_nobody(plane: EmbeddedPlane, port
     assert b"forged" not in received
 
 
+async def test_endless_trailers_of_an_app_end_the_response(plane: EmbeddedPlane, ports: list[int]) -> None:
+    sent_bytes = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent_bytes
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n")
+        while sent_bytes < 64 << 20:
+            writer.write(b"X: " + b"a" * 8_000 + b"\r\n")
+            await writer.drain()
+            sent_bytes += 8_000
+
+    async with raw_app(plane, ports[0], handle):
+        received = await exchange(ports[0], HEAD)
+    assert received.endswith((b"<end>", b"<reset>"))
+    assert not received.endswith(b"0\r\n\r\n<end>")
+    assert sent_bytes < 64 << 20
+
+
 async def test_informational_responses_are_left_out(plane: EmbeddedPlane, ports: list[int]) -> None:
     reply = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with raw_app(plane, ports[0], answering(reply)):

@@ -53,7 +53,7 @@ class Upstream(asyncio.Protocol):
         self.idle_since = 0.0
         self.is_reusable = True
         self.has_received = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # of a head, or since the last piece of a body: of chunk sizes and trailers
         self._in_head = True
         self.head_fields: list[Header] = []
         self._is_final = False
@@ -77,8 +77,7 @@ class Upstream(asyncio.Protocol):
             self.abort()
             return
         self.has_received = True
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as e:
@@ -87,8 +86,8 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError as e:
             self._report_loss(e)
             return
-        if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
-            self._report_loss(ValueError("the head of the response is too large"))
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._report_loss(ValueError("the head or trailer of the response is too large"))
             return
         sink.flush()
         if self._is_done:
@@ -101,7 +100,8 @@ class Upstream(asyncio.Protocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.head_fields.append((name.lower(), value))
+        if self._in_head:  # otherwise it is a trailer, which no client gets
+            self.head_fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -127,6 +127,7 @@ class Upstream(asyncio.Protocol):
         self._is_done = not has_body
 
     def on_body(self, data: bytes) -> None:
+        self._head_bytes = 0
         if self._is_done:  # the body of a response that has none
             self.is_reusable = False
         elif self.sink is not None and self._is_final:
