@@ -194,6 +194,21 @@ async def test_more_than_was_asked_for_reaches_nobody(plane: EmbeddedPlane, port
     assert b"forged" not in received
 
 
+async def test_a_switch_that_nobody_requested_opens_no_tunnel(plane: EmbeddedPlane, ports: list[int]) -> None:
+    """A proxy in front of this one would go on using the connection: the app would read requests of other users."""
+    seen: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        seen.append(await reader.read())
+
+    async with raw_app(plane, ports[0], handle):
+        received = await exchange(ports[0], HEAD, b"GET /secret HTTP/1.1\r\nHost: a\r\n\r\n", pause_s=0.2)
+    assert statuses_of(received) == [502]
+    assert set(seen) == {b""}
+
+
 async def test_endless_trailers_of_an_app_end_the_response(plane: EmbeddedPlane, ports: list[int]) -> None:
     sent_bytes = 0
 

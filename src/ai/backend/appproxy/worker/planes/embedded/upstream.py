@@ -60,6 +60,7 @@ class Upstream(asyncio.Protocol):
         self._until_end = False
         self._is_done = False
         self._had_head_request = False
+        self._may_upgrade = False
         self.transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
 
@@ -108,6 +109,8 @@ class Upstream(asyncio.Protocol):
         self._head_bytes = 0
         if self.sink is None or self._is_final:
             raise ValueError("a second response to one request")
+        if status == 101 and not self._may_upgrade:
+            raise ValueError("another protocol than the request asks for")
         if status < 200:
             return
         self._is_final = True
@@ -142,9 +145,10 @@ class Upstream(asyncio.Protocol):
         if sink is not None:
             sink.on_response_end()
 
-    def attach(self, sink: ResponseSink, *, is_head: bool) -> None:
+    def attach(self, sink: ResponseSink, *, is_head: bool, may_upgrade: bool) -> None:
         """Assigns the connection to an exchange for one request."""
         self.sink = sink
+        self._may_upgrade = may_upgrade
         self._is_final = self._until_end = self._is_done = self.has_received = False
         self._in_head = True
         self._head_bytes = 0
