@@ -306,3 +306,33 @@ async def test_who_depends_on_a_failure_is_cancelled_with_the_reason(cluster: Cl
     )
     await reaches(cluster, [second], lambda seen: seen == {SessionStatus.CANCELLED})
     assert (await seen(cluster, second))["message"] == "depends on session first, which did not succeed"
+
+
+@pytest.mark.parametrize("amount", ["nonsense", "NaN", "-1", "1e999999", ""])
+async def test_nonsense_of_an_agent_about_a_kernel_stops_nobody_s_scheduling(
+    cluster: Cluster, agent: FakeAgent, amount: str
+) -> None:
+    sessions = cluster.manager.services.sessions
+    kernel = (await sessions.create(cluster.user, CreateSession(image="python"))).session.main
+    devices = {"mock.device": {"mock-0": amount}}
+    await agent.tell(str(kernel.id), kernel.attempt, KernelStatus.RUNNING, devices=devices)
+    reply = await sessions.create(cluster.user, CreateSession(image="python", max_wait_s=5))
+    assert reply.status == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [{"amount": "NaN"}, {"amount": "sNaN"}, {"amount": "-1"}, {"amount": "1e999999"}, {"quantum": "0"}],
+)
+async def test_a_device_of_no_amount_stops_nobody_s_scheduling(
+    cluster: Cluster, agent: FakeAgent, slot: dict[str, str]
+) -> None:
+    other = await cluster.join(FakeAgent(agent_id="agent-2"))
+    (device, *devices) = other.report().devices
+    device = {**device, "slots": [{**each, **slot} for each in device["slots"]]}
+    assert cluster.manager.reports is not None
+    await cluster.manager.reports.heartbeat(other.report(devices=[device, *devices], number=0))
+    resources = {device["slots"][0]["slot_name"]: 1}
+    sessions = cluster.manager.services.sessions
+    reply = await sessions.create(cluster.user, CreateSession(image="python", resources=resources, max_wait_s=5))
+    assert reply.status == "RUNNING"

@@ -26,6 +26,7 @@ from ai.backend.common.wire.reports import (
 )
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.clock import Clock
+from ai.backend.manager.agents.capabilities import has_quantities
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
@@ -253,6 +254,14 @@ def _observed_change(
     return with_retry_delay(complete_change, observation.retry_after_s, now)
 
 
+def _countable_devices(observation: KernelObservation) -> dict[str, dict[str, str]] | None:
+    """Returns the reported devices of a kernel, or None if the scheduler could not count with an amount of them."""
+    if observation.devices is None or has_quantities(observation.devices):
+        return observation.devices
+    log.warning("the devices of the kernel %s are reported with amounts that are none", observation.kernel_id)
+    return None
+
+
 def _hook_troubles(observation: KernelObservation) -> dict[str, dict[str, Any]]:
     """Returns the latest fault of each hook, by plugin and method."""
     return {
@@ -269,7 +278,7 @@ def _with_details(session: Session, kernel: Kernel, observation: KernelObservati
     """Returns the session with the details that an agent observed of a kernel, except the kernel's status."""
     details: dict[str, Any] = {
         "container_id": observation.workload_id,
-        "devices": observation.devices,
+        "devices": _countable_devices(observation),
         "attached_devices": observation.attached_devices,
         "service_ports": tuple(observation.service_ports) if observation.service_ports is not None else None,
         "last_stat": observation.last_stat,
