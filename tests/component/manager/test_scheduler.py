@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
 from ai.backend.common.structs import replace
+from ai.backend.common.wire.reports import PluginReport
 from ai.backend.core.scheduling.ordering.fair_share import scope_prefixes
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
@@ -336,3 +337,21 @@ async def test_a_device_of_no_amount_stops_nobody_s_scheduling(
     sessions = cluster.manager.services.sessions
     reply = await sessions.create(cluster.user, CreateSession(image="python", resources=resources, max_wait_s=5))
     assert reply.status == "RUNNING"
+
+
+@pytest.mark.parametrize("slot_type", ["count", "unique"])
+async def test_devices_that_contradict_each_other_keep_nobody_from_sound_agents(
+    cluster: Cluster, agent: FakeAgent, slot_type: str
+) -> None:
+    other = await cluster.join(FakeAgent(agent_id="agent-0"))  # it is looked at first
+    report = other.report(number=0)
+    devices = [
+        {**device, "slots": [{**each, "slot_type": slot_type} for each in device["slots"]]} for device in report.devices
+    ]
+    plugin = PluginReport(name="mock", version="1", alloc_map={"kind": "discrete" if slot_type == "unique" else "?"})
+    assert cluster.manager.reports is not None
+    await cluster.manager.reports.heartbeat(replace(report, devices=devices, plugins=[plugin]))
+    resources = {"mock.device": 2}
+    sessions = cluster.manager.services.sessions
+    reply = await sessions.create(cluster.user, CreateSession(image="python", resources=resources, max_wait_s=5))
+    assert (reply.status, reply.session.main.agent) == ("RUNNING", agent.agent_id)
