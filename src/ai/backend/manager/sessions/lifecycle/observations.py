@@ -95,9 +95,8 @@ class ObservationService:
             if not new_observations:
                 return applied_seq
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=new_observations[-1].seq)
-            await self._store_logs(
-                agent, new_observations
-            )  # first: clients may request the log as soon as they see the end
+            # First: clients may request the log as soon as they see the end.
+            await self._store_logs(agent, new_observations)
             await self._apply(agent, new_observations, ack)
             self._acked[agent] = ack
             return ack.seq
