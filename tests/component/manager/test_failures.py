@@ -206,6 +206,23 @@ async def test_a_batch_session_tells_its_result(cluster: Cluster, agent: FakeAge
         assert await cluster.manager.services.execution.logs(cluster.user, str(kernel.id)) == "made\n"
 
 
+async def test_an_agent_writes_no_log_of_a_kernel_of_another_one(cluster: Cluster, agent: FakeAgent) -> None:
+    other = await cluster.join(FakeAgent(agent_id="agent-2"))
+    batch = CreateSession(image="python", type=SessionType.BATCH, startup_command="make")
+    kernel = (await cluster.manager.services.sessions.create(cluster.user, batch)).session.main
+    own, foreign = (agent, other) if kernel.agent == agent.agent_id else (other, agent)
+    for sender, tail in ((own, b"made\n"), (foreign, b"forged\n")):
+        await sender.tell(
+            str(kernel.id),
+            kernel.attempt,
+            KernelStatus.TERMINATED,
+            reason=KernelEventReason.TASK_FINISHED,
+            exit_code=0,
+            log_tail=tail,
+        )
+    assert await cluster.manager.services.execution.logs(cluster.user, str(kernel.id)) == "made\n"
+
+
 async def test_others_do_not_see_it(cluster: Cluster, agent: FakeAgent) -> None:
     sessions = cluster.manager.services.sessions
     mine = await sessions.create(cluster.admin, CreateSession(image="python", name="secret"))

@@ -9,6 +9,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput, UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import Enforcement, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import AgentReport, RuntimeClassReport
 from ai.backend.manager.sessions.model import CreateSession
 from tests.component.manager.conftest import Cluster
@@ -71,3 +72,17 @@ async def test_what_cannot_be_is_refused_with_its_reason(cluster: Cluster) -> No
             await create(cluster.user, request(runtime_class="kata"))
     finally:
         await agent.close()
+
+
+@pytest.mark.parametrize("amount", ["nonsense", "-1", "Infinity", "1e999999"])
+async def test_an_overhead_that_is_no_amount_keeps_nobody_from_the_class_elsewhere(
+    cluster: Cluster, amount: str
+) -> None:
+    other = ClassyAgent(agent_id="agent-0")
+    odd = RuntimeClassReport(name="kata", kind="vm", overhead={"mem": amount})
+    for agent in (ClassyAgent(), other):
+        await cluster.join(agent)
+    assert cluster.manager.reports is not None
+    await cluster.manager.reports.heartbeat(replace(other.report(), runtime_classes=[odd]))
+    reply = await cluster.manager.services.sessions.create(cluster.user, request(runtime_class="kata", max_wait_s=5))
+    assert (reply.status, reply.session.main.agent) == ("RUNNING", "agent-1")

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
 from ai.backend.common.structs import replace
+from ai.backend.common.wire.reports import PluginReport
 from ai.backend.core.scheduling.ordering.fair_share import scope_prefixes
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
@@ -306,3 +307,51 @@ async def test_who_depends_on_a_failure_is_cancelled_with_the_reason(cluster: Cl
     )
     await reaches(cluster, [second], lambda seen: seen == {SessionStatus.CANCELLED})
     assert (await seen(cluster, second))["message"] == "depends on session first, which did not succeed"
+
+
+@pytest.mark.parametrize("amount", ["nonsense", "NaN", "-1", "1e999999", ""])
+async def test_nonsense_of_an_agent_about_a_kernel_stops_nobody_s_scheduling(
+    cluster: Cluster, agent: FakeAgent, amount: str
+) -> None:
+    sessions = cluster.manager.services.sessions
+    kernel = (await sessions.create(cluster.user, CreateSession(image="python"))).session.main
+    devices = {"mock.device": {"mock-0": amount}}
+    await agent.tell(str(kernel.id), kernel.attempt, KernelStatus.RUNNING, devices=devices)
+    reply = await sessions.create(cluster.user, CreateSession(image="python", max_wait_s=5))
+    assert reply.status == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [{"amount": "NaN"}, {"amount": "sNaN"}, {"amount": "-1"}, {"amount": "1e999999"}, {"quantum": "0"}],
+)
+async def test_a_device_of_no_amount_stops_nobody_s_scheduling(
+    cluster: Cluster, agent: FakeAgent, slot: dict[str, str]
+) -> None:
+    other = await cluster.join(FakeAgent(agent_id="agent-2"))
+    (device, *devices) = other.report().devices
+    device = {**device, "slots": [{**each, **slot} for each in device["slots"]]}
+    assert cluster.manager.reports is not None
+    await cluster.manager.reports.heartbeat(other.report(devices=[device, *devices], number=0))
+    resources = {device["slots"][0]["slot_name"]: 1}
+    sessions = cluster.manager.services.sessions
+    reply = await sessions.create(cluster.user, CreateSession(image="python", resources=resources, max_wait_s=5))
+    assert reply.status == "RUNNING"
+
+
+@pytest.mark.parametrize("slot_type", ["count", "unique"])
+async def test_devices_that_contradict_each_other_keep_nobody_from_sound_agents(
+    cluster: Cluster, agent: FakeAgent, slot_type: str
+) -> None:
+    other = await cluster.join(FakeAgent(agent_id="agent-0"))  # it is looked at first
+    report = other.report(number=0)
+    devices = [
+        {**device, "slots": [{**each, "slot_type": slot_type} for each in device["slots"]]} for device in report.devices
+    ]
+    plugin = PluginReport(name="mock", version="1", alloc_map={"kind": "discrete" if slot_type == "unique" else "?"})
+    assert cluster.manager.reports is not None
+    await cluster.manager.reports.heartbeat(replace(report, devices=devices, plugins=[plugin]))
+    resources = {"mock.device": 2}
+    sessions = cluster.manager.services.sessions
+    reply = await sessions.create(cluster.user, CreateSession(image="python", resources=resources, max_wait_s=5))
+    assert (reply.status, reply.session.main.agent) == ("RUNNING", agent.agent_id)

@@ -255,6 +255,18 @@ async def test_strangers_get_nothing(pod: Pod, first: bytes) -> None:
     assert link.is_open
 
 
+@pytest.mark.parametrize("hello", [b'{"t":"hello","pod":"\xff"}', b'{"t":' + b"[" * 4_000])
+async def test_a_hello_of_nonsense_is_refused_at_once(pod: Pod, monkeypatch: pytest.MonkeyPatch, hello: bytes) -> None:
+    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.HELLO_TIMEOUT_S", 10 * PATIENCE_S)
+    await pod.begin()
+    context = ssl.create_default_context(cafile=str(pod.folder / "pki" / "relay.crt"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", pod.port, ssl=context, server_hostname=SERVER_NAME)
+    writer.write(len(hello).to_bytes(4, "big") + hello)
+    async with asyncio.timeout(PATIENCE_S):
+        assert b"refused" in await reader.read()
+    writer.close()
+
+
 async def test_connections_of_one_address_that_say_nothing_keep_no_other_relay_out(
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:

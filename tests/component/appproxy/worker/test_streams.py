@@ -194,6 +194,40 @@ async def test_more_than_was_asked_for_reaches_nobody(plane: EmbeddedPlane, port
     assert b"forged" not in received
 
 
+async def test_a_switch_that_nobody_requested_opens_no_tunnel(plane: EmbeddedPlane, ports: list[int]) -> None:
+    """A proxy in front of this one would go on using the connection: the app would read requests of other users."""
+    seen: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        seen.append(await reader.read())
+
+    async with raw_app(plane, ports[0], handle):
+        received = await exchange(ports[0], HEAD, b"GET /secret HTTP/1.1\r\nHost: a\r\n\r\n", pause_s=0.2)
+    assert statuses_of(received) == [502]
+    assert set(seen) == {b""}
+
+
+async def test_endless_trailers_of_an_app_end_the_response(plane: EmbeddedPlane, ports: list[int]) -> None:
+    sent_bytes = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent_bytes
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n")
+        while sent_bytes < 64 << 20:
+            writer.write(b"X: " + b"a" * 8_000 + b"\r\n")
+            await writer.drain()
+            sent_bytes += 8_000
+
+    async with raw_app(plane, ports[0], handle):
+        received = await exchange(ports[0], HEAD)
+    assert received.endswith((b"<end>", b"<reset>"))
+    assert not received.endswith(b"0\r\n\r\n<end>")
+    assert sent_bytes < 64 << 20
+
+
 async def test_informational_responses_are_left_out(plane: EmbeddedPlane, ports: list[int]) -> None:
     reply = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with raw_app(plane, ports[0], answering(reply)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ import pytest
 from aiohttp import web
 
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane
+from ai.backend.appproxy.worker.upstreams import resolve
+from ai.backend.common.errors import AddressRefused
 from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import Circuit, GatewayRoute
 from ai.backend.core.proxy.changes import Changes
@@ -101,3 +104,20 @@ async def test_nobody_else_is_taken_for_the_gateway_or_the_worker(
     async with http.get(f"http://127.0.0.1:{ports[0]}/") as response:
         assert response.status == 502
     assert not gateway.app.requests
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("169.254.169.254", "::ffff:169.254.169.254", "2002:a9fe:a9fe::1", "64:ff9b::a9fe:a9fe", "fe80::1"),
+        *("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "::ffff:0.0.0.0", "::ffff:224.0.0.1", "ff02::1"),
+    ],
+)
+async def test_no_spelling_of_a_metadata_service_is_an_app(host: str) -> None:
+    with pytest.raises(AddressRefused):
+        await resolve(asyncio.get_running_loop(), host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "fd00::1", "::1", "::ffff:a00:1"])
+async def test_private_addresses_are_those_of_apps(host: str) -> None:
+    assert await resolve(asyncio.get_running_loop(), host) == host

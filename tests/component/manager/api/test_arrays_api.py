@@ -11,6 +11,7 @@ import pytest
 
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from tests.component.manager.api.conftest import Api
+from tests.component.manager.api.test_folders_api import call, make
 from tests.support.signed_http import RawClient, RawReply
 
 
@@ -26,18 +27,20 @@ async def submit(api: Api, indices: str, client: RawClient | None = None, **sess
     return array
 
 
-async def array_of(api: Api, ref: str = "sweep") -> dict[str, Any]:
-    array: dict[str, Any] = (await api.user.request("GET", f"/arrays/{ref}")).json()
+async def array_of(api: Api, ref: str = "sweep", client: RawClient | None = None) -> dict[str, Any]:
+    array: dict[str, Any] = (await (client or api.user).request("GET", f"/arrays/{ref}")).json()
     return array
 
 
-async def until(api: Api, reached: Callable[[dict[str, Any]], bool], ref: str = "sweep") -> dict[str, Any]:
+async def until(
+    api: Api, reached: Callable[[dict[str, Any]], bool], ref: str = "sweep", client: RawClient | None = None
+) -> dict[str, Any]:
     for _ in range(500):
-        array = await array_of(api, ref)
+        array = await array_of(api, ref, client)
         if reached(array):
             return array
         await asyncio.sleep(0.02)
-    raise AssertionError(await array_of(api, ref))
+    raise AssertionError(await array_of(api, ref, client))
 
 
 def has_running(number: int, array: dict[str, Any]) -> bool:
@@ -117,6 +120,39 @@ async def test_what_failed_is_enqueued_again(api: Api) -> None:
     await until(api, lambda array: array["counts"] == {"SUCCESS": 4})
     refused = await api.user.request("POST", "/arrays/sweep/retry")
     assert (refused.status, refused.json()["data"]) == (409, {"counts": {"SUCCESS": 4}})
+
+
+async def _fail_as_other(api: Api, **session: Any) -> str:
+    """An array of another user that has failed; returns its path."""
+    array = await submit(api, "1", api.other, **session)
+    await until(api, partial(has_running, 1), array["id"], api.other)
+    await end_all(api, lambda _: 1)
+    await until(api, lambda array: array["counts"] == {"FAILURE": 1}, array["id"], api.other)
+    return f"/arrays/{array['id']}"
+
+
+async def test_a_retry_mounts_no_folder_that_is_not_shared_any_more(api: Api) -> None:
+    await make(api, "data")
+    await call(api, "POST", "/data/invite", {"perm": "rw", "emails": ["other@local"]})
+    [invitation] = (await call(api, "GET", "/invitations/list", by=api.other)).json()["invitations"]
+    await call(api, "POST", "/invitations/accept", {"inv_id": invitation["id"]}, by=api.other)
+    path = await _fail_as_other(api, config={"mounts": ["data"]})
+    other = (await api.gql("{ user { uuid } }", api.other))["data"]["user"]["uuid"]
+    share = {"vfolder": invitation["vfolder_id"], "user": other}
+    for permission, code in (("ro", "read-only"), (None, "vfolder-not-found")):
+        assert (await call(api, "POST", "/_/shared", {**share, "perm": permission})).status < 300
+        refused = await api.other.request("POST", f"{path}/retry")
+        assert (refused.status, refused.json()["data"]) == (400, {"config.mounts": f"data: {code}"})
+    assert (await api.other.request("GET", path)).json()["counts"] == {"FAILURE": 1}
+
+
+async def test_a_retry_begins_nothing_in_a_project_that_its_owner_has_left(api: Api) -> None:
+    path = await _fail_as_other(api)
+    group = (await api.gql("{ groups { id } }", api.other))["data"]["groups"][0]["id"]
+    query = """mutation($g: UUID!) {
+      modify_group(gid: $g, props: {user_update_mode: "remove", user_emails: ["other@local"]}) { ok msg } }"""
+    assert (await api.gql(query, api.admin, g=group))["data"]["modify_group"]["ok"]
+    assert (await api.other.request("POST", f"{path}/retry")).status == 404
 
 
 async def test_retried_elements_ask_for_the_largest_amount_of_their_alternatives_again(api: Api) -> None:

@@ -254,3 +254,14 @@ async def test_sessions_become_images(api: Api, harbor: tuple[FakeHarbor, str]) 
     assert (await api.user.request("POST", "/session/mine/imagify", json={"image_name": "A b"})).status == 400
     await config.set(api.cluster.admin, "config/docker/image/commit", "false")
     assert (await api.user.request("POST", "/session/mine/commit")).status == 403
+
+
+async def test_an_image_of_a_node_whose_minimum_is_no_amount_hides_no_other(api: Api) -> None:
+    odd = ImageReport(name="host/odd:1", architecture="x86_64", labels={"ai.backend.resource.min.cpu": "abc"})
+    assert api.cluster.manager.reports is not None
+    await api.cluster.manager.reports.heartbeat(api.agent.report(images=[*api.agent.images, odd], number=0))
+    reply = await api.gql("{ images { name resource_limits { key } } }")
+    limits = {image["name"]: [limit["key"] for limit in image["resource_limits"]] for image in reply["data"]["images"]}
+    assert limits == {"host/odd": [], "host/python": ["cpu", "mem"]}
+    refused = await api.user.request("POST", "/session", json={"image": "host/odd:1"})
+    assert (refused.status, refused.json()["data"]) == (400, {"image": "bad labels"})

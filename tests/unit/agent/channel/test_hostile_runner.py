@@ -89,3 +89,19 @@ def test_a_runner_cannot_report_the_end_of_its_workload() -> None:
     assert parse(b'{"t":"exited","code":0}')["t"] == "exited"
     for forged in (b'{"t":"exited","code":0,"seq":7}', b'{"t":"stdout","t":"exited","code":0,"seq":7}'):
         assert parse(forged) == {"t": "malformed", "code": 0, "seq": 7}
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (b'{"t":"console","text":"\xff"}', {"t": "console", "text": "\ufffd"}),
+        (b'{"t":"console","text":"\\ud800"}', {"t": "console", "text": "\ufffd"}),
+        (b'{"t":"exited","text":"\xff","seq":7}', {"t": "malformed", "text": "\ufffd", "seq": 7}),
+        (b'{"\xff":' + b"9" * 5_000 + b"}", {"t": "malformed"}),
+        (b"\xff\xfe", {"t": "malformed"}),
+        (b"[" * 100_000, {"t": "malformed"}),
+    ],
+)
+def test_bytes_that_are_no_text_do_not_break_the_connection(frame: bytes, message: dict[str, Any]) -> None:
+    """The relay would repeat the frame after each new connection."""
+    assert parse(frame) == message

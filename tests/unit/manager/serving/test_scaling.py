@@ -192,6 +192,8 @@ async def test_bounds_hold_at_once_and_users_stay_within_them() -> None:
         {"threshold": Decimal("1e999999")},
         {"threshold": Decimal("-1")},
         {"threshold": Decimal("1e-999999")},
+        {"threshold": Decimal("1e-999999999999999999")},  # no computer has room for its text
+        {"threshold": Decimal("0e-999999999999999999")},
         {"step_size": 0},
         {"min_replicas": 4},
         {"max_replicas": 1_000},

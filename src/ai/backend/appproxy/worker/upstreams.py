@@ -10,10 +10,12 @@ from typing import Protocol, TypeVar
 
 from ai.backend.common.errors import AddressRefused, Unavailable
 from ai.backend.common.wire.appproxy import RouteInfo
+from ai.backend.infra.http.outbound import LINK_LOCAL, AddressGuard, parse_networks
 from ai.backend.infra.tls.certificates import TlsIdentity
 from ai.backend.infra.tls.upstream import connect_upstream
 
 P = TypeVar("P", bound=asyncio.Protocol)
+_GUARD = AddressGuard((*LINK_LOCAL, *parse_networks("224.0.0.0/4", "ff00::/8")))
 
 
 class Dialer(Protocol):
@@ -62,14 +64,14 @@ class RouteDialer:
 async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
     """Returns the IP address of a host name.
 
-    Raises AddressRefused for link-local, multicast and unspecified addresses: cloud metadata services are there, and no
-    session is.
+    Raises AddressRefused for link-local, multicast and unspecified addresses, however they are written, and for those
+    of metadata services of clouds: no session is there.
     """
     try:
         address = ip_address(host)
     except ValueError:
         address_infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         address = ip_address(address_infos[0][4][0])
-    if address.is_link_local or address.is_multicast or address.is_unspecified:
+    if _GUARD.refuses(str(address)):
         raise AddressRefused("The address of the service is none that a session has.")
     return str(address)

@@ -34,8 +34,11 @@ def parse_networks(*texts: str) -> tuple[Network, ...]:
 
 
 LOOPBACK = parse_networks("127.0.0.0/8", "::1/128")
-LINK_LOCAL = parse_networks("0.0.0.0/8", "169.254.0.0/16", "::/128", "fe80::/10")
-"""Networks of this machine or its link, which include the metadata services of clouds."""
+LINK_LOCAL = parse_networks(
+    *("0.0.0.0/8", "169.254.0.0/16", "::/128", "fe80::/10"),
+    *("100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::254/128"),  # Alibaba Cloud, AWS, Google Cloud
+)
+"""Networks of this machine or its link, which include the metadata services of clouds, and further such services."""
 NOT_PUBLIC = parse_networks(
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),

@@ -82,6 +82,8 @@ class WireError(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
+_OTHER_ERRORS = (UnicodeDecodeError, RecursionError)
+"""What msgspec raises for texts that are no UTF-8, and for values that are nested too deeply."""
 
 
 def encode(
@@ -106,9 +108,15 @@ def encode(
 
 def decode(data: bytes) -> Envelope:
     """Decodes a message. Raises msgspec.MsgspecError for anything that is no envelope."""
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except _OTHER_ERRORS as e:
+        raise msgspec.DecodeError(str(e)) from None
 
 
 def decode_body(body: msgspec.Raw, kind: Any) -> Any:
     """Decodes a body. Raises msgspec.MsgspecError if it is not of that type."""
-    return msgspec.msgpack.decode(body, type=kind)
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except _OTHER_ERRORS as e:
+        raise msgspec.DecodeError(str(e)) from None

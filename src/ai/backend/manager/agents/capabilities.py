@@ -12,9 +12,9 @@ from decimal import Decimal
 import msgspec
 
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, DeviceSlot, VariantNamespace
-from ai.backend.common.errors import InvalidInput, UnsupportedResource
+from ai.backend.common.errors import InvalidInput, InvalidQuantity, UnsupportedResource
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SlotName
-from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.slots import ResourceSlot, parse_quantity
 from ai.backend.common.states import ClusterMode, Enforcement, SlotType
 from ai.backend.common.wire.reports import PluginReport, RuntimeClassReport
 from ai.backend.core.allocation.node import PluginDevices
@@ -137,6 +137,20 @@ def to_allocation(devices: Mapping[str, Mapping[str, str]]) -> DeviceAllocation:
     )
 
 
+def has_quantities(devices: Mapping[str, Mapping[str, str]]) -> bool:
+    """Returns True if all amounts of devices that an agent reports for a kernel are finite quantities."""
+    return all(
+        _is_quantity(quantity) for quantity_of_device in devices.values() for quantity in quantity_of_device.values()
+    )
+
+
+def _is_quantity(value: str | Decimal) -> bool:
+    try:
+        return parse_quantity(value).is_finite()
+    except InvalidQuantity:
+        return False
+
+
 def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
     """Formats an allocation for storage; the inverse of :func:`to_allocation`."""
     return {
@@ -152,6 +166,9 @@ def _parse_devices(agent: Agent) -> tuple[PluginDevices, ...]:
             device = msgspec.convert(raw_device, ComputeDevice, strict=False)
         except msgspec.ValidationError as e:
             log.warning("agent %s reports a device that cannot be read: %s", agent.id, e)
+            continue
+        if not all(_is_quantity(slot.amount) and _is_quantity(slot.quantum) and slot.quantum for slot in device.slots):
+            log.warning("agent %s reports a device with an amount that cannot be counted with", agent.id)
             continue
         devices_by_name.setdefault(device.device_name, []).append(device)
     report_of_plugin = {report.name: report for report in agent.plugins}

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ai.backend.common.devices import SlotDisplay
-from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.common.errors import InvalidInput, InvalidQuantity, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName, SlotName
 from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
@@ -27,6 +27,7 @@ from ai.backend.common.wire.reports import (
     HeartbeatReply,
     KernelPresence,
     OverlayReport,
+    RuntimeClassReport,
     SlotReport,
 )
 from ai.backend.infra.bus import Bus
@@ -360,6 +361,7 @@ class AgentRegistry:
         is_alive = stored_agent is not None and stored_agent.status is AgentStatus.ALIVE
         reported_values: dict[str, Any] = {name: getattr(report, name) for name in _REPORTED_FIELDS}
         reported_values |= {name: tuple(getattr(report, name)) for name in _REPORTED_LIST_FIELDS}
+        reported_values["runtime_classes"] = _countable_classes(agent_id, report.runtime_classes)
         await self.agents.put_agent(
             Agent(
                 id=agent_id,
@@ -377,6 +379,20 @@ class AgentRegistry:
         )
         if stored_agent is None:
             log.info("agent %s joined %s with %s", agent_id, report.resource_group, accepted_slots.to_json())
+
+
+def _countable_classes(agent_id: AgentId, classes: Sequence[RuntimeClassReport]) -> tuple[RuntimeClassReport, ...]:
+    """Returns the runtime classes whose overhead can be counted with. Sessions of a class read that of all agents."""
+    countable_classes: list[RuntimeClassReport] = []
+    for runtime_class in classes:
+        try:
+            overhead = ResourceSlot.parse(runtime_class.overhead)
+        except InvalidQuantity as e:
+            log.warning("the runtime class %s of agent %s cannot be used: %s", runtime_class.name, agent_id, e)
+            continue
+        if all(amount.is_finite() for amount in overhead.values()):
+            countable_classes.append(runtime_class)
+    return tuple(countable_classes)
 
 
 def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:

@@ -134,7 +134,8 @@ class ArrayService:
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> tuple[model.SessionArray, int]:
         """Enqueues new sessions for the elements that have ended without success, under the same names. Returns the
-        array and the number of these elements. Raises Conflict if there are none, and as :meth:`create`.
+        array and the number of these elements. Raises Conflict if there are none, and as :meth:`create`, also for what
+        the owner may not use any more.
         """
         array = await self._find_array(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
         owner = await self.identity.resolve_owner(caller, array.access_key)
@@ -144,11 +145,13 @@ class ArrayService:
             raise Conflict("No element of the array has failed.", data={"counts": dict(array.counts)})
         await self.factory.state.check_running()
         limits = await self.factory.limits_of(owner)
+        await self.factory.check_rights(caller, owner, failed_elements[0])  # all elements are of one request
         now = self.clock.now()
         sessions = [
             model.renew_session(replace(with_largest_amounts(session), starts_at=None), now, self.id_generator)
             for session in failed_elements
         ]
+        await self.sessions.check_hooks(owner, sessions[0])
         live_count = sum(not session.status.is_final for session in elements)
         free_count = len(sessions) if array.max_parallel is None else max(0, array.max_parallel - live_count)
         await self._insert(

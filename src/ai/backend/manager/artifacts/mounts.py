@@ -87,6 +87,12 @@ class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
                 )
         return list(resolved_mounts.values())
 
+    async def check(self, owner: Caller, mount: FolderMount) -> None:
+        """Checks that the owner may still mount a revision as an earlier session did. Raises as :meth:`resolve`."""
+        with _with_artifact_name(mount.name.removeprefix(REFERENCE_PREFIX)):
+            require(owner, Operation.USE_ARTIFACTS)
+            await self.artifacts.revision(owner, str(mount.folder_id), usable=True)
+
     async def image_file(self, caller: Caller, ref: str) -> tuple[str, str]:
         """Returns the ``NAME:VERSION`` of an IMAGE artifact, and the path of its only file or of its directory on the
         nodes.

@@ -150,6 +150,11 @@ class UnmanagedPaths:
         )
 
 
+def _check_writable(access: FolderAccess, ref: str) -> None:
+    if not access.permission.allows_writing:
+        raise _mount_error(ref, "you may only read it, so mount it with permission ro", "read-only")
+
+
 class MountResolver:
     """Finds the directories of the folders that a new session mounts."""
 
@@ -177,11 +182,18 @@ class MountResolver:
         check_mounts_are_apart(resolved_mounts)
         return tuple(resolved_mounts)
 
+    async def check(self, owner: Caller, mount: FolderMount) -> None:
+        """Checks that the owner may still mount a folder as an earlier session did. Raises as :meth:`resolve`."""
+        with _with_folder_name(mount.name):
+            access = await self._finder.one(owner, str(mount.folder_id), needs=HostPermission.MOUNT)
+            if not mount.read_only:
+                _check_writable(access, mount.name)
+
     async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:
         folder = access.folder
         permission = request.permission or access.permission
-        if permission.allows_writing and not access.permission.allows_writing:
-            raise _mount_error(request.ref, "you may only read it, so mount it with permission ro", "read-only")
+        if permission.allows_writing:
+            _check_writable(access, request.ref)
         if folder.unmanaged_path is not None:
             source_path, relative_path = self._unmanaged.split_root(folder.unmanaged_path)
             relative_path = posixpath.join(relative_path, request.subpath).rstrip("/")

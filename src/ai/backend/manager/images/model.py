@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
+from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import AgentId
+from ai.backend.common.images import MIN_RESOURCE_PREFIX
 from ai.backend.common.slots import ResourceSlot
 
 
@@ -119,8 +123,14 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def min_slots(self) -> ResourceSlot:
-        """Returns the minimum of each slot, from the labels ``ai.backend.resource.min.<slot>`` (spec 03-05)."""
-        prefix = "ai.backend.resource.min."
-        return ResourceSlot.parse(
-            {label.removeprefix(prefix): amount for label, amount in self.labels.items() if label.startswith(prefix)}
-        )
+        """Returns the minimum of each slot, from the labels ``ai.backend.resource.min.<slot>`` (spec 03-05).
+
+        A label that is no quantity is left out: no session uses its image, which is listed among others.
+        """
+        minimum_amounts: dict[str, Decimal] = {}
+        for label, amount_text in self.labels.items():
+            if label.startswith(MIN_RESOURCE_PREFIX):
+                name = label.removeprefix(MIN_RESOURCE_PREFIX)
+                with suppress(InvalidQuantity):
+                    minimum_amounts[name] = ResourceSlot.parse({name: amount_text})[name]
+        return ResourceSlot(minimum_amounts)

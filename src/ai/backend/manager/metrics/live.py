@@ -17,6 +17,9 @@ from ai.backend.manager.metrics.history import MetricHistory, Series, Span, numb
 log = logging.getLogger(__name__)
 STALE_AFTER_S = 30.0
 """Seconds after its last report for which the statistics of a node are served."""
+_Value = str | int | float | bool | None
+_decode_statistics = msgspec.msgpack.Decoder(dict[str, dict[str, _Value] | _Value]).decode
+"""Reads the statistics of a kernel. Anything else of an agent could not be encoded for the database or for a client."""
 
 
 class _NodeStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +72,15 @@ class LiveMetrics:
             families=check_families(agent_id, report.families),
         )
         for reported_id, kernel_id in kernels.items():
-            self._kernels[kernel_id] = bytes(report.kernels[reported_id])
+            encoded_stat = bytes(report.kernels[reported_id])
+            try:
+                stat = _decode_statistics(encoded_stat)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+                log.warning("the statistics of kernel %s cannot be read: %s", kernel_id, e)
+                continue
+            self._kernels[kernel_id] = encoded_stat
             self._dirty.add(kernel_id)
-            self._history.put(str(kernel_id), dict(numbers_of(self.kernel_statistics(kernel_id) or {})))
+            self._history.put(str(kernel_id), dict(numbers_of(stat)))
         self._history.put(f"agent {agent_id}", numbers_of_agent(report.node, report.devices))
 
     def count_query(self, session_id: SessionId) -> None:
@@ -79,11 +88,7 @@ class LiveMetrics:
 
     def kernel_statistics(self, kernel_id: KernelId) -> Mapping[str, Any] | None:
         encoded_stat = self._kernels.get(kernel_id)
-        try:
-            return None if encoded_stat is None else msgspec.msgpack.decode(encoded_stat, type=dict[str, Any])
-        except msgspec.MsgspecError as e:
-            log.warning("the statistics of kernel %s cannot be read: %s", kernel_id, e)
-            return None
+        return None if encoded_stat is None else _decode_statistics(encoded_stat)
 
     def agent_statistics(self, agent_id: AgentId) -> Mapping[str, Any] | None:
         """Returns the latest statistics of an agent's node, or None if the agent has not reported recently."""

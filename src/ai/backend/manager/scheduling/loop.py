@@ -129,6 +129,7 @@ class ScheduleLoop(PeriodicLoop):
                 self.period_s = min(self.period_s, (due_at - now).total_seconds() + 0.001)
             if not_before <= now:
                 groups.setdefault(session.scaling_group, []).append(session)
+        failure: Exception | None = None
         for name, sessions in groups.items():
             self.writer.cache(sessions)
             try:
@@ -137,6 +138,10 @@ class ScheduleLoop(PeriodicLoop):
                 self.wake()
             except BackendError as e:
                 log.warning("resource group %s could not be scheduled: %s", name, e)
+            except Exception as e:  # noqa: BLE001  # raised below; the other groups do not wait for it
+                failure = e
+        if failure is not None:
+            raise failure
 
     async def dump(self, name: str) -> tuple[Snapshot, Policy]:
         """Returns the snapshot and the policy of the next pass over a resource group."""

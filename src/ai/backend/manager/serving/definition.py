@@ -225,7 +225,8 @@ def _parse(content: bytes, file: str) -> _Definition:
         raise _malformed_error(file, f"{e.problem or 'it is not YAML'}{line_text}") from None
     except msgspec.ValidationError as e:
         raise _malformed_error(file, str(e).replace("`$.", "`")) from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError):
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError, OverflowError):
+        # AttributeError and OverflowError: of values that a tag declares to be times or numbers
         raise _malformed_error(file, "it is no YAML in UTF-8") from None
 
 

@@ -50,6 +50,8 @@ class _ResponseReader:
         """Parses more bytes of the response, and raises Unavailable if the bytes are no HTTP."""
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise Unavailable("it answers by a switch to another protocol") from None
         except httptools.HttpParserError as e:
             raise Unavailable(f"it does not answer in HTTP: {e}") from None
 

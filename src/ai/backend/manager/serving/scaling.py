@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from ai.backend.manager.serving.service import ServingService, event_of, with_re
 MAX_RULES = 32
 """The maximum number of scaling rules of one endpoint."""
 _MAX_THRESHOLD = 1e15
+_MAX_THRESHOLD_LENGTH = 32
 _METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]*")
 _EVENT_SUBJECT = "autoscaling"
 _RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_seconds": "cooldown_s"}
@@ -145,9 +147,8 @@ class ScalingService(msgspec.Struct, frozen=True):
     def _check_rule(self, rule: ScalingRule) -> None:
         allowed_replicas = self.services.settings.max_replicas
         self._check_metric(rule.source, rule.metric)
-        threshold = rule.threshold
-        if not threshold.is_finite() or not 0 <= threshold <= _MAX_THRESHOLD or len(format(threshold, "f")) > 32:
-            message = f"threshold is a number from 0 to {_MAX_THRESHOLD:g}, of at most 32 digits."
+        if not _is_threshold(rule.threshold):
+            message = f"threshold is a number from 0 to {_MAX_THRESHOLD:g}, of at most {_MAX_THRESHOLD_LENGTH} digits."
             raise InvalidInput(message, data={"threshold": "out of range"})
         if rule.step_size == 0 or abs(rule.step_size) > allowed_replicas:
             message = f"step_size adds up to {allowed_replicas} replicas or, below 0, removes some."
@@ -191,6 +192,20 @@ class ScalingService(msgspec.Struct, frozen=True):
     ) -> ServingChange:
         endpoint_change = self._change_of_endpoint(caller, endpoint, now, {"rule": msgspec.to_builtins(rule.rule)})
         return replace(endpoint_change, rules=[rule])
+
+
+def _is_threshold(value: Decimal) -> bool:
+    """Returns True for a number of a size and length that a rule takes.
+
+    The exponent first: the text of 1e-9999999999 has ten gigabytes.
+    """
+    exponent = value.as_tuple().exponent
+    return (
+        isinstance(exponent, int)  # else it is infinite, or no number
+        and abs(exponent) <= _MAX_THRESHOLD_LENGTH
+        and 0 <= value <= _MAX_THRESHOLD
+        and len(format(value, "f")) <= _MAX_THRESHOLD_LENGTH
+    )
 
 
 def no_rule(rule_id: UUID | str) -> NotFound:

@@ -224,7 +224,7 @@ def _parse_object(body: bytes) -> dict[str, Any]:
         message = _decode(body)
     except RecursionError:
         return {"t": "malformed"}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         try:
             # Names of files may have bytes that are no text; beyond this point nothing can encode them.
             body_text = json.dumps(json.loads(body.decode("utf-8", errors="replace")), ensure_ascii=False)

@@ -173,7 +173,7 @@ class RelayListener:
             if f"{identity.namespace}/{identity.name}" != hello.pod:
                 raise AuthenticationFailed("the token is another pod's")
             protocol = await self._admit(hello, identity)
-        except (BackendError, msgspec.MsgspecError) as error:
+        except (BackendError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             log.info("a relay was refused: %s", error)
             pending_connection.refuse(str(error)[:200])
         else:

@@ -179,6 +179,20 @@ class SessionFactory:
         request = replace(request, scaling_group=claim.scaling_group)
         return await self.checker.find(caller, owner, request), claim
 
+    async def check_rights(self, caller: Caller, owner: Caller, session: Session) -> None:
+        """Checks that the owner may still use the project, resource group, folders and artifacts of an earlier session,
+        which a new session is to use. Raises as ``SessionService.create``.
+        """
+        request = CreateSession(
+            image=session.image,
+            domain=session.domain_name,
+            group=str(session.group_id),
+            scaling_group=session.scaling_group,
+        )
+        await self.checker.locate(caller, owner, request)
+        if self.mounts is not None:
+            await self.mounts.check(owner, session.vfolder_mounts)
+
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
         """Returns a slot because of which only one session at a time may use a claim, or None if several may.
 

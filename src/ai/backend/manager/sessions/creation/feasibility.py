@@ -34,10 +34,10 @@ DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_4
 
 
 def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: DeviceReader) -> None:
-    """Raises ResourceError if no agent's devices can serve the slots, as with a share larger than a device."""
+    """Raises what the allocator raises if no agent's devices can serve the slots, as a share larger than a device."""
     if all(name in DEFAULT_SLOTS for name in slots.nonzero()):
         return
-    placement_error: errors.ResourceError | None = None
+    placement_error: errors.BackendError | None = None
     for agent in agents:
         # Failed devices may recover, and taints end.
         healthy_plugins = [
@@ -46,7 +46,7 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
         ]
         try:
             NodeAllocator.from_devices(healthy_plugins).allocate(slots)
-        except errors.ResourceError as e:
+        except errors.BackendError as e:  # also for devices that contradict each other: other agents may be sound
             placement_error = e
         else:
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.mounts import ArtifactMounts, is_artifact
-from ai.backend.manager.folders.model import FolderMount
+from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.folders.mounts import MountResolver, check_mounts_are_apart
 
 
@@ -34,6 +34,14 @@ class SessionMounts:
         )
         check_mounts_are_apart((*artifacts, *folders))
         return (*artifacts, *folders)
+
+    async def check(self, owner: Caller, mounts: Sequence[FolderMount]) -> None:
+        """Checks that the owner may still mount what an earlier session has mounted. Raises as :meth:`resolve`."""
+        for mount in mounts:
+            if mount.kind is MountKind.FOLDER:
+                await self._folders.check(owner, mount)
+            elif self._artifacts is not None:
+                await self._artifacts.check(owner, mount)
 
 
 def _without_mounts(values: Mapping[str, Any], mounts: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ai.backend.common.wire.reports import (
 )
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.clock import Clock
+from ai.backend.manager.agents.capabilities import has_quantities
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
@@ -94,7 +95,8 @@ class ObservationService:
             if not new_observations:
                 return applied_seq
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=new_observations[-1].seq)
-            await self._store_logs(new_observations)  # first: clients may request the log as soon as they see the end
+            # First: clients may request the log as soon as they see the end.
+            await self._store_logs(agent, new_observations)
             await self._apply(agent, new_observations, ack)
             self._acked[agent] = ack
             return ack.seq
@@ -176,14 +178,23 @@ class ObservationService:
             for change in changes
         ]
 
-    async def _store_logs(self, observations: Sequence[KernelObservation]) -> None:
-        for observation in observations:
-            kernel_id = _as_kernel_id(observation.kernel_id)
-            if observation.log_tail and kernel_id is not None:
-                try:
-                    await self.sessions.put_log(kernel_id, observation.log_tail[-max(1, self.log_tail_bytes) :])
-                except Exception:  # a failure to store a log must not delay observations
-                    log.exception("could not store the log of kernel %s", kernel_id)
+    async def _store_logs(self, agent: AgentId, observations: Sequence[KernelObservation]) -> None:
+        """Stores the logs of kernels that are on this agent. Others would be those of kernels of other agents."""
+        tails = {
+            kernel_id: observation.log_tail
+            for observation in observations
+            if observation.log_tail and (kernel_id := _as_kernel_id(observation.kernel_id)) is not None
+        }
+        if not tails:
+            return
+        sessions = await self._sessions_of(observations, reload=False)
+        for kernel_id, tail in tails.items():
+            if _kernel_on(agent, kernel_id, sessions.get(kernel_id)) is None:
+                continue
+            try:
+                await self.sessions.put_log(kernel_id, tail[-max(1, self.log_tail_bytes) :])
+            except Exception:  # a failure to store a log must not delay observations
+                log.exception("could not store the log of kernel %s", kernel_id)
 
     async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
         """Returns the devices of an agent that device claims hold, by the id of the claim."""
@@ -211,11 +222,17 @@ class ObservationService:
         self.stats.put(report, own_kernel_ids)
 
 
+def _kernel_on(agent: AgentId, kernel_id: KernelId, session: Session | None) -> Kernel | None:
+    """Returns the kernel of a session, or None if the session has no such kernel on the agent."""
+    kernels = session.kernels if session is not None else ()
+    return next((kernel for kernel in kernels if kernel.id == kernel_id and kernel.agent == agent), None)
+
+
 def _observed_change(
     agent: AgentId, kernel_id: KernelId, observation: KernelObservation, session: Session, now: datetime
 ) -> Change | None:
-    kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
-    if kernel is None or kernel.agent != agent or kernel.attempt != observation.attempt:
+    kernel = _kernel_on(agent, kernel_id, session)
+    if kernel is None or kernel.attempt != observation.attempt:
         return None
     detailed_session = _with_details(session, kernel, observation)
     health_events: tuple[EventDraft, ...] = ()
@@ -236,6 +253,14 @@ def _observed_change(
     return with_retry_delay(complete_change, observation.retry_after_s, now)
 
 
+def _countable_devices(observation: KernelObservation) -> dict[str, dict[str, str]] | None:
+    """Returns the reported devices of a kernel, or None if the scheduler could not count with an amount of them."""
+    if observation.devices is None or has_quantities(observation.devices):
+        return observation.devices
+    log.warning("the devices of the kernel %s are reported with amounts that are none", observation.kernel_id)
+    return None
+
+
 def _hook_troubles(observation: KernelObservation) -> dict[str, dict[str, Any]]:
     """Returns the latest fault of each hook, by plugin and method."""
     return {
@@ -252,7 +277,7 @@ def _with_details(session: Session, kernel: Kernel, observation: KernelObservati
     """Returns the session with the details that an agent observed of a kernel, except the kernel's status."""
     details: dict[str, Any] = {
         "container_id": observation.workload_id,
-        "devices": observation.devices,
+        "devices": _countable_devices(observation),
         "attached_devices": observation.attached_devices,
         "service_ports": tuple(observation.service_ports) if observation.service_ports is not None else None,
         "last_stat": observation.last_stat,

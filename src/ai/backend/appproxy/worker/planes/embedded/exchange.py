@@ -176,7 +176,8 @@ class Exchange:
 
     def _send_to(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        upstream.attach(self, is_head=self._request.method == b"HEAD")
+        request = self._request
+        upstream.attach(self, is_head=request.method == b"HEAD", may_upgrade=request.is_websocket)
         self._client.resume()
         upstream.transport.write(b"".join(self._sent))  # may pause the client again
         self._drop_large_copy()

@@ -65,7 +65,8 @@ class HttpConnection(asyncio.Protocol):
         self._tunnel: Tunnel | None = None
         self._early: list[bytes] = []
         self._is_closing = False
-        self._head_bytes = self._body_bytes = 0
+        self._head_bytes = 0  # of a head, or since the last piece of a body: of chunk sizes and trailers
+        self._body_bytes = 0
         self._in_head = True
         self._target = b""
         self._fields: list[Header] = []
@@ -96,18 +97,17 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._is_closing:
             return
-        if self._in_head:
-            if not self._head_bytes and self._exchange is None:
-                self.deadline = self._shared.loop.time() + self._shared.limits.head_s
-            self._head_bytes += len(data)
+        if self._in_head and not self._head_bytes and self._exchange is None:
+            self.deadline = self._shared.loop.time() + self._shared.limits.head_s
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as e:
             self._early.append(data[e.args[0] :])
         except httptools.HttpParserError:
             self._bad = self._bad or BadRequest("the request is malformed")
-        if self._in_head and self._head_bytes > self._shared.limits.head_bytes:
-            self._bad = self._bad or BadRequest("the head is too large", 431)
+        if self._head_bytes > self._shared.limits.head_bytes:
+            self._bad = self._bad or BadRequest("the head or trailer is too large", 431)
         if self._bad is not None:
             self._refuse(self._bad)
 
@@ -120,7 +120,8 @@ class HttpConnection(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name.lower(), value))
+        if self._in_head:  # otherwise it is a trailer, which no app gets
+            self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -183,6 +184,7 @@ class HttpConnection(asyncio.Protocol):
         )
 
     def on_body(self, data: bytes) -> None:
+        self._head_bytes = 0
         self._body_bytes += len(data)
         if self._shared.limits.body_bytes and self._body_bytes > self._shared.limits.body_bytes:
             self._bad = self._bad or BadRequest("the body is too large", 413)
@@ -194,6 +196,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._in_head = True
+        self._head_bytes = 0
         if self._queue:
             self._queue[-1].is_done = True
         elif self._exchange is not None:

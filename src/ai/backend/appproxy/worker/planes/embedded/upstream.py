@@ -53,13 +53,14 @@ class Upstream(asyncio.Protocol):
         self.idle_since = 0.0
         self.is_reusable = True
         self.has_received = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # of a head, or since the last piece of a body: of chunk sizes and trailers
         self._in_head = True
         self.head_fields: list[Header] = []
         self._is_final = False
         self._until_end = False
         self._is_done = False
         self._had_head_request = False
+        self._may_upgrade = False
         self.transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
 
@@ -77,8 +78,7 @@ class Upstream(asyncio.Protocol):
             self.abort()
             return
         self.has_received = True
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as e:
@@ -87,8 +87,8 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError as e:
             self._report_loss(e)
             return
-        if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
-            self._report_loss(ValueError("the head of the response is too large"))
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._report_loss(ValueError("the head or trailer of the response is too large"))
             return
         sink.flush()
         if self._is_done:
@@ -101,13 +101,16 @@ class Upstream(asyncio.Protocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.head_fields.append((name.lower(), value))
+        if self._in_head:  # otherwise it is a trailer, which no client gets
+            self.head_fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         self._head_bytes = 0
         if self.sink is None or self._is_final:
             raise ValueError("a second response to one request")
+        if status == 101 and not self._may_upgrade:
+            raise ValueError("another protocol than the request asks for")
         if status < 200:
             return
         self._is_final = True
@@ -127,6 +130,7 @@ class Upstream(asyncio.Protocol):
         self._is_done = not has_body
 
     def on_body(self, data: bytes) -> None:
+        self._head_bytes = 0
         if self._is_done:  # the body of a response that has none
             self.is_reusable = False
         elif self.sink is not None and self._is_final:
@@ -141,9 +145,10 @@ class Upstream(asyncio.Protocol):
         if sink is not None:
             sink.on_response_end()
 
-    def attach(self, sink: ResponseSink, *, is_head: bool) -> None:
+    def attach(self, sink: ResponseSink, *, is_head: bool, may_upgrade: bool) -> None:
         """Assigns the connection to an exchange for one request."""
         self.sink = sink
+        self._may_upgrade = may_upgrade
         self._is_final = self._until_end = self._is_done = self.has_received = False
         self._in_head = True
         self._head_bytes = 0
