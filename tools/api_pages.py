@@ -51,7 +51,12 @@ def graphql_page() -> str:
 
 def reference_page(document: dict[str, Any], *, title: str) -> str:
     """Returns the document as Markdown: a table of endpoints by tag, of the fields of every schema, and of problems."""
-    lines = [f"# {title}", "", "Parameters in a query string may come as a JSON body instead.", ""]
+    lines = [
+        f"# {title}",
+        "",
+        "Parameters in a query string may come as a JSON body instead, where a request has no other body.",
+        "",
+    ]
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
