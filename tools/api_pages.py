@@ -24,7 +24,7 @@ A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `tota
     status == "RUNNING" & (name ilike "%test%" | tag in ["a", "b"]) & terminated_at is null
 
 with the operators `==`, `!=`, `<`, `<=`, `>`, `>=`, `is`, `isnot`, `like`, `ilike`, `in` and `contains`; `&` binds
-tighter than `|`, `%` is the wildcard. `order` is a list such as `name,-created_at`.
+tighter than `|`, `%` is the wildcard; a date or a time without a zone is in UTC. `order` is a list such as `name,-created_at`.
 
 A query may have at most MAX_TOKENS tokens. Unless the settings say otherwise, it may be MAX_DEPTH levels deep and cost
 MAX_COST: one for each field, times the pages around it. The schema itself is told to those whom
@@ -51,7 +51,12 @@ def graphql_page() -> str:
 
 def reference_page(document: dict[str, Any], *, title: str) -> str:
     """Returns the document as Markdown: a table of endpoints by tag, of the fields of every schema, and of problems."""
-    lines = [f"# {title}", "", "Parameters in a query string may come as a JSON body instead.", ""]
+    lines = [
+        f"# {title}",
+        "",
+        "Parameters in a query string may come as a JSON body instead, where a request has no other body.",
+        "",
+    ]
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -244,6 +244,14 @@ async def test_policies_bound_sessions(cluster: Cluster, agent: FakeAgent) -> No
         await sessions.create(cluster.user, request())
 
 
+async def test_a_policy_with_zero_kernels_in_a_session_bounds_none(cluster: Cluster, agent: FakeAgent) -> None:
+    policy = (await cluster.manager.stores.identities.policies(name="default"))[0]
+    unlimited = ResourcePolicy(name="default", created_at=policy.created_at, max_containers_per_session=0)
+    await cluster.manager.stores.identities.put(unlimited)
+    reply = await cluster.manager.services.sessions.create(cluster.user, request(cluster_size=2, enqueue_only=True))
+    assert len(reply.session.kernels) == 2
+
+
 async def test_the_resource_group_bounds_types_and_priorities(cluster: Cluster, agent: FakeAgent) -> None:
     sessions, groups = cluster.manager.services.sessions, cluster.manager.stores.resource_groups
     usual = (await sessions.create(cluster.user, request(enqueue_only=True))).session

@@ -37,6 +37,8 @@ async def graphql(api: Api, client: RawClient, query: str) -> dict[str, Any]:
 
 async def test_a_claim_from_its_creation_to_its_deletion(api: Api) -> None:
     body = {"name": "gpus", "resources": {"mock.device": "2"}, "idle_timeout": "30m"}
+    malformed = await api.user.request("POST", "/claims", json={**body, "idle_timeout": "0"})
+    assert (malformed.status, list(malformed.json()["data"])) == (400, ["idle_timeout"])
     reply = await api.user.request("POST", "/claims", json=body)
     assert reply.status == 201
     claim = reply.json()

@@ -488,7 +488,11 @@ async def test_a_background_task(api: Api, parameter: str) -> None:
     assert names[-3:] == ["bgtask_done", "task_done", "server_close"]
     assert {"bgtask_updated", "task_updated"} <= set(names)
     for event in told[:-1]:
-        assert {"task_id", "current_progress", "total_progress", "message"} <= set(json.loads(event["data"]))
+        data = json.loads(event["data"])
+        assert {"task_id", "current_progress", "total_progress", "message"} <= set(data)
+        assert [type(data[name]) for name in ("current_progress", "total_progress")] == [int, int], (
+            "no 1.0 (spec 03-08)"
+        )
     again, second = await listen(api.user, f"/events/background-task?{parameter}={task_id}")
     assert [e["event"] for e in await again.until(b"server_close")] == ["bgtask_done", "task_done", "server_close"]
     writer.close()

@@ -176,6 +176,13 @@ async def test_the_limit_of_a_keypair_s_sessions(api: Api) -> None:
     await api.create(name="more")
 
 
+async def test_limits_of_a_policy_that_are_none(api: Api) -> None:
+    query = "{ keypair_resource_policy { idle_timeout max_session_lifetime } }"
+    for written, kept in ((-5, -1), (0, 0), (60, 60)):
+        assert (await ask(api, CHANGE_POLICY, p={"idle_timeout": written, "max_session_lifetime": -5}))["ok"]
+        assert await ask(api, query) == {"idle_timeout": kept, "max_session_lifetime": 0}, "-1 exempts, 0 does not"
+
+
 async def test_the_largest_folder_of_a_policy(api: Api) -> None:
     assert (await ask(api, CHANGE_POLICY, p={"max_vfolder_size": 1000}))["ok"]
     too_large = await api.user.request("POST", "/folders", json={"name": "large", "quota": 1001})

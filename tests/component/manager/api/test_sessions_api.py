@@ -223,6 +223,10 @@ async def test_match_rename_restart_destroy(api: Api) -> None:
     assert (await api.user.request("GET", "/session/beta")).json()["sessionId"] == first["sessionId"]
     taken = await api.user.request("POST", "/session/beta/rename?name=alpha-two")
     assert (taken.status, taken.problem) == (409, "session-already-exists")
+    assert (await api.user.request("POST", "/session/beta/rename", json={"name": "gamma"})).status == 204
+    assert (await api.user.request("POST", "/session/gamma/rename", json={"name": "beta"})).status == 204
+    unknown = await api.user.request("POST", "/session/beta/rename?name=other", json={"nonsense": 1})
+    assert (unknown.status, list(unknown.json()["data"])) == (400, ["nonsense"])
     bad = await api.user.request("POST", "/session/beta/rename?name=x")
     assert (bad.status, list(bad.json()["data"])) == (400, ["name"])
     assert (await api.user.request("PATCH", "/session/beta")).status == 204

@@ -104,3 +104,9 @@ def test_orders() -> None:
         with pytest.raises(InvalidInput) as caught:
             parse_order(text)
         assert list(caught.value.data) == ["order"]
+
+
+def test_a_value_is_text_that_a_database_can_hold() -> None:
+    with pytest.raises(InvalidInput, match="surrogate"):
+        parse_filter(r'a == "\ud800"')
+    assert parse_filter(r'a == "\ud83d\ude00"') == _c("a", "==", "\U0001f600")

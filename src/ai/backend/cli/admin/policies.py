@@ -105,7 +105,11 @@ add_object_commands(
             click.option("--max-pending-session-count", type=_COUNT, help="Sessions that may wait; 0: any number."),
             json_option("--max-pending-session-resource-slots", help="What waiting sessions may ask for together."),
             click.option("--max-containers-per-session", type=click.IntRange(1), help="Kernels of one session."),
-            click.option("--idle-timeout", type=_COUNT, help="Seconds; 0: none."),
+            click.option(
+                "--idle-timeout",
+                type=click.IntRange(-1),
+                help="Seconds; 0: as the shared configuration says; -1: no limit.",
+            ),
             click.option("--max-vfolder-count", type=_COUNT, help="Folders of the user; 0: any number."),
             click.option("--max-vfolder-size", type=_COUNT, help="Bytes of one folder; 0: no limit."),
             click.option("--max-claims", type=_COUNT, help="Device claims; 0: as many as the manager allows."),

@@ -56,8 +56,11 @@ def iso(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment is not None else None
 
 
-def duration_s(value: float | str | None) -> float | None:
-    """Parses seconds from a number or a text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises InvalidInput."""
+def duration_s(value: float | str | None, *, field: str = "batchTimeout") -> float | None:
+    """Parses seconds from a number or a text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``.
+
+    Raises InvalidInput that names the field.
+    """
     if value is None or isinstance(value, float):
         return value
     number_text, unit_s = (
@@ -68,7 +71,7 @@ def duration_s(value: float | str | None) -> float | None:
     except ValueError:
         duration_in_s = -1.0
     if not 0 < duration_in_s < float("inf"):
-        raise refuse({"batchTimeout": "not a duration; write seconds, or as 30s, 5m, 1h"})
+        raise refuse({field: "not a duration; write seconds, or as 30s, 5m, 1h"})
     return duration_in_s
 
 

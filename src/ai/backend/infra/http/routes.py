@@ -215,8 +215,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         method: ``*`` for all.
         path: with ``{name}`` for variable parts, which are whole segments; a last ``{name*}`` is the rest of the path.
-        body: schema of the JSON body. GET and DELETE take fields of ``query`` in a JSON body as well (wire contract
-            1.6).
+        body: schema of the JSON body. GET and DELETE, and others without this schema, take fields of ``query`` in a
+            JSON body as well (wire contract 1.6; spec 03-07, "Parameters in URI and JSON Request Body").
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
         status: of a success; by default 204 if the handler returns None by its annotation, 101 of a socket, else 200.
         also: further statuses of a success, such as 200 for what existed before.

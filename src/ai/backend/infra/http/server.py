@@ -44,6 +44,7 @@ from ai.backend.infra.http.routes import (
     Call,
     Endpoint,
     MemoryBudget,
+    Nothing,
     OwnerKey,
     Reply,
     RequestHandler,
@@ -395,10 +396,10 @@ async def _decode_call(call: Call[Any, Any], schema: decode.QuerySchema[Any]) ->
         if body:
             decode.check_json_type(media_type(request.headers.get("Content-Type", "")))
             raw_fields = decode.parse_json_object(body)
-    reads_body = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
-    call.query, reserved_parameters = schema.read(call.routed.raw_query, raw_fields if reads_body else None)
+    body_completes_query = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE" or endpoint.body is Nothing
+    call.query, reserved_parameters = schema.read(call.routed.raw_query, raw_fields if body_completes_query else None)
     call.owner_access_key = reserved_parameters.get("owner_access_key") or None
-    if not reads_body:
+    if not body_completes_query:
         if endpoint.body_aliases:
             decode.rename_aliases(raw_fields, endpoint.body_aliases)
         call.body = decode.convert(raw_fields, endpoint.body)

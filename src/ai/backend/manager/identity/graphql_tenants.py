@@ -93,9 +93,14 @@ def _read_count(value: Any) -> int:
     return max(0, int(value))
 
 
+def _read_signed_limit(value: Any) -> int:
+    """Returns a limit for which -1, as any negative number, is no limit, and zero has a meaning of its own."""
+    return max(-1, int(value))
+
+
 _COUNT_FIELDS = (
     *("max_session_lifetime", "max_concurrent_sessions", "max_containers_per_session", "max_pending_session_count"),
-    *("idle_timeout", "max_claims", "max_claim_idle_time", "max_vfolder_count", "max_vfolder_size"),
+    *("max_claims", "max_claim_idle_time", "max_vfolder_count", "max_vfolder_size"),
 )
 _SLOT_FIELDS = ("total_resource_slots", "max_pending_session_resource_slots")
 _FIELD_READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -105,12 +110,13 @@ _FIELD_READERS: Mapping[str, Callable[[Any], Any]] = {
     "allowed_docker_registries": _read_registries,
     "type": _read_group_type,
     "default_for_unspecified": _read_unspecified_rule,
-    "max_quota_scope_size": lambda value: max(-1, int(value)),
+    "idle_timeout": _read_signed_limit,
+    "max_quota_scope_size": _read_signed_limit,
 }
 _TENANT_FIELDS = ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
 _DOMAIN_FIELDS = (*_TENANT_FIELDS, "allowed_docker_registries")
 _GROUP_FIELDS = (*_TENANT_FIELDS, "domain_name", "type", "resource_policy")
-_POLICY_FIELDS = (*_SLOT_FIELDS, *_COUNT_FIELDS, "default_for_unspecified", "allowed_vfolder_hosts")
+_POLICY_FIELDS = (*_SLOT_FIELDS, *_COUNT_FIELDS, "idle_timeout", "default_for_unspecified", "allowed_vfolder_hosts")
 _MEMBER_CHANGES = ("add", "remove", "add-admins", "remove-admins")
 _STORAGE_POLICY_FIELDS = ("max_vfolder_count", "max_quota_scope_size")
 """Fields of each object that are stored. Other fields that clients send are accepted and have no effect."""

@@ -156,6 +156,7 @@ class ResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_concurrent_sessions: live sessions; zero is no limit.
+        max_containers_per_session: kernels of one session; zero is no limit.
         max_pending_session_count: sessions that wait for resources; zero is no limit.
         max_pending_session_resource_slots: their requested slots together; a missing slot is unbounded.
         max_session_lifetime: seconds from its start to its end; zero is no limit.

@@ -175,6 +175,9 @@ def _unquote(text: str) -> str:
     if text[0] == "'":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     try:
-        return str(json.loads(text, strict=False))
+        value = str(json.loads(text, strict=False))
     except ValueError:
         return re.sub(r"\\(.)", r"\1", text[1:-1])
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise _invalid("filter", "contains half of a surrogate pair")
+    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -35,6 +35,18 @@ def _field_value(item: object, name: str) -> Any:
     return getattr(item, name)
 
 
+def parse_time(text: str) -> datetime:
+    """Parses a time of a filter, which is in UTC if it names no zone.
+
+    Raises ValueError if it is malformed, or outside the years 1 to 9999 in UTC.
+    """
+    parsed_time = datetime.fromisoformat(text)
+    try:
+        return parsed_time.astimezone(UTC) if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ValueError(text) from None
+
+
 def _convert_operand(value: Any, operand: Any) -> Any:
     """Converts the operand of a filter to the type of the field's value: a time, a UUID or an enum member.
 
@@ -42,8 +54,7 @@ def _convert_operand(value: Any, operand: Any) -> Any:
     """
     try:
         if isinstance(value, datetime) and isinstance(operand, str):
-            parsed_time = datetime.fromisoformat(operand)
-            return parsed_time if parsed_time.tzinfo else datetime.fromisoformat(f"{operand}+00:00")
+            return parse_time(operand)
         if isinstance(value, UUID) and isinstance(operand, str):
             return UUID(operand)
         if isinstance(value, StrEnum) and isinstance(operand, str):
@@ -85,7 +96,10 @@ def _meets_condition(item: object, condition: Condition) -> bool:
         return value is not None and str(operand) in str(value)
     if value is None and operand is not None:
         return False
-    return bool(COMPARISON_FUNCTIONS[operator](value, _convert_operand(value, operand)))
+    try:
+        return bool(COMPARISON_FUNCTIONS[operator](value, _convert_operand(value, operand)))
+    except TypeError:
+        raise InvalidInput(f"{operand!r} is no such value", data={"filter": "bad value"}) from None
 
 
 def matches(item: object, filter_: Filter | None) -> bool:

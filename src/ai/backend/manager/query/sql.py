@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +14,7 @@ from sqlalchemy import String as SqlString
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database import GUID, UTCDateTime
 from ai.backend.infra.database.columns import EnumText
-from ai.backend.manager.query.memory import COMPARISON_FUNCTIONS
+from ai.backend.manager.query.memory import COMPARISON_FUNCTIONS, parse_time
 from ai.backend.manager.query.model import Condition, Filter, OrderBy, Scalar
 
 NO_COLUMNS: Mapping[str, Column[Any]] = MappingProxyType({})
@@ -35,8 +34,7 @@ def _typed_value(column: Column[Any], value: Scalar) -> Any:
         if value is None:
             return None
         if isinstance(column.type, UTCDateTime):
-            parsed_time = datetime.fromisoformat(str(value))
-            return parsed_time if parsed_time.tzinfo else datetime.fromisoformat(f"{value}+00:00")
+            return parse_time(str(value))
         if isinstance(column.type, GUID):
             return UUID(str(value))
         if isinstance(column.type, EnumText):
@@ -57,6 +55,8 @@ def _parse_boolean(value: Scalar) -> bool:
 
 
 def _parse_number(value: Scalar) -> int | float:
+    if isinstance(value, bool):
+        raise ValueError(value)
     number = value if isinstance(value, int | float) else float(str(value))
     if not abs(number) < _NUMBER_LIMIT:
         raise ValueError(value)
@@ -92,10 +92,13 @@ def _compile_condition(
         raise InvalidInput(f"{condition.field}: {operator} takes one value", data={"filter": condition.field})
     if operator in ("like", "ilike", "contains"):
         text_column = cast(column, SqlString)
-        pattern = str(value)
         if operator == "contains":
-            return text_column.contains(pattern, autoescape=True)
-        return text_column.like(pattern) if operator == "like" else text_column.ilike(pattern)
+            return text_column.contains(str(value), autoescape=True)
+        # PostgreSQL takes a backslash as an escape, and refuses one at the end; SQLite has no escape.
+        pattern = str(value).replace("\\", "\\\\")
+        if operator == "like":
+            return text_column.like(pattern, escape="\\")
+        return text_column.ilike(pattern, escape="\\")
     operand = _typed_value(column, value)
     if operand is not None and _is_structured(column):
         raise InvalidInput(f"{condition.field}: {operator} takes only null here", data={"filter": condition.field})
@@ -103,6 +106,8 @@ def _compile_condition(
         if operator not in _EQUALITY_OPERATORS:
             raise InvalidInput(f"{condition.field}: {operator} takes a value", data={"filter": condition.field})
         return column.is_(None) if operator in ("==", "is") else column.is_not(None)
+    if isinstance(operand, bool) and operator not in _EQUALITY_OPERATORS:
+        raise InvalidInput(f"{condition.field}: {operator} does not apply", data={"filter": condition.field})
     comparison: ColumnElement[bool] = COMPARISON_FUNCTIONS[operator](column, operand)
     return comparison
 

@@ -158,7 +158,8 @@ class ServicesApi:
         if body.valid_until is not None:
             valid_until = datetime.fromtimestamp(body.valid_until, UTC)
         else:
-            validity_s = duration_s(float(body.duration) if isinstance(body.duration, int) else body.duration)
+            duration = float(body.duration) if isinstance(body.duration, int) else body.duration
+            validity_s = duration_s(duration, field="duration")
             assert validity_s is not None
             valid_until = self._clock.now() + timedelta(seconds=min(validity_s, 1e9))
         token_text, _ = await self._services.make_token(caller_of(call), call.params["e"], valid_until=valid_until)

@@ -50,13 +50,13 @@ class TasksApi:
 
 
 def _task_events(task: Task) -> list[SseEvent]:
-    """Returns the events of a task's state, under the published client's name and the spec's. A task that has only been
-    started is reported as updated."""
+    """Returns the events of a task's state, under the published client's name and the spec's, with whole numbers (spec
+    03-08). A task that has only been started is reported as updated."""
     name = task.status.value
     data = {
         "task_id": str(task.id),
-        "current_progress": task.current_progress,
-        "total_progress": task.total_progress,
+        "current_progress": int(task.current_progress),
+        "total_progress": int(task.total_progress),
         "message": task.message,
     }
     if name == "bgtask_started":

@@ -66,7 +66,7 @@ export function PoliciesPage() {
                       { label: t('column.lifetime'), cell: (row) => duration(row.max_session_lifetime) },
                       {
                         label: t('column.idle'),
-                        cell: (row) => (row.idle_timeout ? duration(row.idle_timeout) : t('usual')),
+                        cell: (row) => (row.idle_timeout === 0 ? t('usual') : duration(row.idle_timeout)),
                       },
                     ]}
                   />

@@ -50,7 +50,7 @@ class ClaimsApi:
             domain=body.domain,
             group=body.group,
             scaling_group=body.scaling_group,
-            idle_timeout_s=duration_s(body.idle_timeout),
+            idle_timeout_s=duration_s(body.idle_timeout, field="idle_timeout"),
             owner_access_key=call.owner_access_key or body.owner_access_key,
         )
         return Reply(_reply(call, await self._claims.create(caller_of(call), request)), 201)

@@ -287,8 +287,8 @@ class SessionFactory:
         if not policies:
             return limits
         policy = policies[0]
-        if request.cluster_size > policy.max_containers_per_session:
-            limit = policy.max_containers_per_session
+        limit = policy.max_containers_per_session
+        if 0 < limit < request.cluster_size:
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
         needed_slots = sum((kernel.slots for kernel in planned_kernels), ResourceSlot())
         exceeded_slot = next(
