@@ -328,7 +328,7 @@ class NodeAllocator:
             try:
                 grant = self._grant(plugin, requested_slots, hint, device_ids)
             except InsufficientResource as e:
-                if refusal is None or e.data.get("available", "") > refusal.data.get("available", ""):
+                if refusal is None or _available_quantity(e) > _available_quantity(refusal):
                     refusal = e
                 continue
             taken_ids = frozenset(
@@ -572,6 +572,11 @@ def _uncut_devices(devices: Sequence[ComputeDevice]) -> dict[SlotName, frozenset
 
 def _free_quanta(pool: SlotPool | None, rank: int | None) -> int:
     return 0 if pool is None or rank is None else pool.free[rank]
+
+
+def _available_quantity(refusal: InsufficientResource) -> Decimal:
+    """Returns how much of the slot was free on the devices that a refused request could be given."""
+    return Decimal(refusal.data.get("available", 0))
 
 
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:

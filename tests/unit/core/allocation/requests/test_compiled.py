@@ -136,6 +136,12 @@ def test_the_refusal_names_the_constraint() -> None:
         allocator.allocate(ResourceSlot({SLOT: Decimal(2)}), device_request=compile_request("same(numa_node)"))
 
 
+def test_the_refusal_tells_the_set_with_the_most_free() -> None:
+    allocator = allocator_of(numa_devices(*[0] * 9, *[1] * 10))
+    with pytest.raises(InsufficientResource, match=r"needs 12 x.device; 10 free"):
+        allocator.allocate(ResourceSlot({SLOT: Decimal(12)}), device_request=compile_request("same(numa_node)"))
+
+
 def test_a_plan_is_bound_if_it_meets_any_alternative_and_else_the_first_that_fits() -> None:
     allocator = allocator_of(numa_devices(0, 0, 1, 1))
     request = ResourceSlot({SLOT: Decimal(2)})
