@@ -71,7 +71,6 @@ def test_no_acknowledged_transaction_is_lost_with_the_power() -> None:
     for seed in range(4):
         cluster = cluster_of(seed)
         cluster.world.faults = replace(cluster.world.faults, lose_power=0.004)
-        cluster.world.lines = []
         tell(seed, cluster)
         lines += cluster.world.lines
     for when in ("before", "after"):
