@@ -23,12 +23,14 @@ import pytest
 from ai.backend.agent.devices.cut_devices import CutDevices
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.kernels.kept_devices import KeptDevices
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.scheduling.loop import ScheduleLoop
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator.cluster import Cluster, Plan
 from ai.backend.simulator.daemons import ManagerDaemon
@@ -71,7 +73,6 @@ def test_no_acknowledged_transaction_is_lost_with_the_power() -> None:
     for seed in range(4):
         cluster = cluster_of(seed)
         cluster.world.faults = replace(cluster.world.faults, lose_power=0.004)
-        cluster.world.lines = []
         tell(seed, cluster)
         lines += cluster.world.lines
     for when in ("before", "after"):
@@ -296,6 +297,23 @@ def test_kernels_of_an_agent_without_its_earlier_data_are_lost_and_it_takes_othe
         assert cluster.memory.acks[agent_id].epoch == 1
 
     play(Cluster(23, NO_FAULTS, CALM), story)
+
+
+def test_a_cluster_rests_when_each_session_that_waits_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that was slow and failed has said nothing, and the next pass comes some seconds later."""
+
+    async def fail_late(self: ScheduleLoop, *_: object) -> None:
+        monkeypatch.undo()
+        await asyncio.sleep(8.0)  # simulated
+        raise Unavailable("nobody knows whether it was committed")
+
+    async def story(cluster: Cluster) -> None:
+        await created(cluster, 6, cpu=4)
+        monkeypatch.setattr(ScheduleLoop, "_schedule", fail_late)
+        await created(cluster, 1, cpu=4)
+        assert statuses(cluster)[6] is SessionStatus.PENDING
+
+    play(Cluster(29, NO_FAULTS, CALM), story)
 
 
 # ---- the simulation itself

@@ -42,6 +42,18 @@ def test_what_asks_for_a_thread_runs_in_place(world: World) -> None:
     world.loop.tear_down()
 
 
+def test_a_call_that_is_cancelled_is_not_made(world: World) -> None:
+    made: list[str] = []
+    soon, later = world.loop.call_soon(made.append, "soon"), world.loop.call_later(1.0, made.append, "later")
+    world.loop.call_soon_threadsafe(made.append, "from a thread")
+    for handle in (soon, later):
+        handle.cancel()
+    world.loop.run_until_complete(world.spawn(None, asyncio.sleep(2.0)))
+    assert made == ["from a thread"]
+    assert (soon.cancelled(), later.when()) == (True, 1.0)
+    world.loop.tear_down()
+
+
 def test_a_process_that_dies_runs_nothing_more_not_even_what_is_to_be_cleaned_up(world: World) -> None:
     done: list[str] = []
     process = Process("victim", lambda: done.append("died"))

@@ -70,6 +70,8 @@ class DeviceHealthTracker:
 
     def due(self) -> float | None:
         """Returns the time at which the next device may recover; None if no device is recovering."""
+        if not self._failures:
+            return None
         return min(
             (failure.recovers_at for failure in self._failures.values() if failure.recovers_at is not None),
             default=None,

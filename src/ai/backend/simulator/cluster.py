@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -29,7 +30,7 @@ from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator import gpus
 from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
-from ai.backend.simulator.invariants import Invariants, first_leftover
+from ai.backend.simulator.invariants import Invariants, first_leftover, is_unexplained
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
 from ai.backend.simulator.virtual_time import ProcessDied
@@ -59,6 +60,9 @@ AGENT_SETTINGS: dict[str, Any] = {
 RESTING_STATUSES = frozenset(s for s in SessionStatus if s.is_final) | {SessionStatus.RUNNING, SessionStatus.PENDING}
 _MAX_SETTLING_S = 900.0
 _CHECK_INTERVAL_S = 2.5
+_EXPLANATION_S = 20.0
+"""The seconds after which each session that waits has a reason: of two passes of the scheduler the first may have met
+the last faults of the database, which make it slow and then lose its answer."""
 _HEALTH_RECOVERY_S = 120.0
 """The seconds after which every device counts as healthy again."""
 
@@ -361,12 +365,16 @@ class Cluster:
             daemon.process.fuse = None
             daemon.process.go_on()
         deadline = self.world.now + _MAX_SETTLING_S
-        unrest_reason, quiet_rounds = "", 0
+        unrest_reason, quiet_rounds, explained_by = "", 0, math.inf
         while self.world.now < deadline:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             self.world.loop.sweep()
             self.invariants.watch()
             unrest_reason = self._unrest_reason() or await self._describe_starved_sessions() or self._unrest_reason()
+            if not unrest_reason and any(map(is_unexplained, self.sessions())):
+                explained_by = min(explained_by, self.world.now + _EXPLANATION_S)
+                if self.world.now < explained_by:
+                    unrest_reason = "a session waits and nobody says why"
             quiet_rounds = quiet_rounds + 1 if not unrest_reason else 0
             if quiet_rounds >= 2:
                 return

@@ -175,7 +175,7 @@ class Invariants:
     def check_at_rest(self, cluster: Cluster) -> None:
         """Checks that waiting sessions have a reason and that callbacks, events and results are right."""
         for session in cluster.sessions():
-            if session.status is SessionStatus.PENDING and not session.status_data.get("scheduler", {}).get("reason"):
+            if is_unexplained(session):
                 self.broken.append(f"{session.name} waits and nobody says why")
         self.broken += [problem for session in cluster.sessions() if (problem := self._wrong_result(session))]
         for node in self._nodes:
@@ -238,6 +238,11 @@ class Invariants:
                 self.broken.append(f"{node.name} has {len(node.fake.networks)} networks left")
             if node.owed:
                 self.broken.append(f"{node.name}: post_terminate never succeeded for {list(node.owed)[:3]}")
+
+
+def is_unexplained(session: Session) -> bool:
+    """Returns True if a session waits and no pass of the scheduler has said why."""
+    return session.status is SessionStatus.PENDING and not session.status_data.get("scheduler", {}).get("reason")
 
 
 def _count_devices(

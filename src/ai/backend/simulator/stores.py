@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from ai.backend.common.structs import replace
@@ -89,16 +90,16 @@ class FaultyStore:
         if not inspect.iscoroutinefunction(store_method):
             return store_method
         world, on_commit, name = self._world, self._on_commit, f"{self._name}.{method}"
-        is_write = method in _WRITING_METHODS
 
-        async def call_in_transaction(*args: Any, **kwargs: Any) -> Any:
-            async def call_store() -> Any:
-                result = await store_method(*args, **kwargs)
-                if is_write:
-                    on_commit()
-                return result
+        async def write(*args: Any, **kwargs: Any) -> Any:
+            result = await store_method(*args, **kwargs)
+            on_commit()
+            return result
 
-            return await world.transaction(name, call_store)
+        transact = write if method in _WRITING_METHODS else store_method
+
+        def call_in_transaction(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+            return world.transaction(name, partial(transact, *args, **kwargs))
 
         self.__dict__[method] = call_in_transaction
         return call_in_transaction

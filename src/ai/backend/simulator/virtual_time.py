@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Self
 
+import msgspec
+
 CURRENT_PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
 _MAX_STEPS = 100_000
 """The number of steps at one point in time that counts as an endless loop."""
@@ -33,12 +35,12 @@ class Process:
         self.fuse: int | None = None
         self.on_death = on_death
         self._is_stopped = False
-        self._held: list[events.Handle] = []
+        self._held: list[_Step] = []
         self._loop: VirtualLoop | None = None
         self.context: Context = copy_context()
         self.context.run(CURRENT_PROCESS.set, self)
 
-    def enter(self, handle: events.Handle, loop: VirtualLoop) -> bool:
+    def enter(self, step: _Step, loop: VirtualLoop) -> bool:
         """Counts a step of the process, and returns True if the process may run the step now.
 
         A stopped process runs the step later. A dead process, or one that dies at this step, never runs it.
@@ -47,7 +49,7 @@ class Process:
             return False
         if self._is_stopped:
             self._loop = loop
-            self._held.append(handle)
+            self._held.append(step)
             return False
         if self.fuse is not None:
             self.fuse -= 1
@@ -67,22 +69,24 @@ class Process:
 
     def go_on(self) -> None:
         self._is_stopped = False
-        held_handles, self._held = self._held, []
+        held_steps, self._held = self._held, []
         if self._loop is not None:
-            self._loop.run_soon(held_handles)
+            self._loop.run_soon(held_steps)
 
 
 class _Future(asyncio.Future[Any]):
     """A future with a serial number as hash, so that sets have the same order in each run."""
 
-    serial = 0
+    __slots__ = ("serial",)
+    serial: int
 
     def __hash__(self) -> int:
         return self.serial
 
 
 class _Task(asyncio.Task[Any]):
-    serial = 0
+    __slots__ = ("serial",)
+    serial: int
 
     def __new__(cls, *_: Any, loop: VirtualLoop, **__: Any) -> Self:
         task = super().__new__(cls)
@@ -91,6 +95,30 @@ class _Task(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self.serial
+
+
+class _Step(msgspec.Struct, eq=False):
+    """The handle of a call: as one of asyncio, but small, since a simulation makes thousands of them each second."""
+
+    due_at: float
+    callback: Callable[..., Any]
+    args: tuple[Any, ...]
+    context: Context
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Prevents the call, and releases at once what it would have called and passed."""
+        self.is_cancelled = True
+        self.callback, self.args = _do_nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.due_at
+
+
+def _do_nothing() -> None: ...
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -102,8 +130,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._serial = 0
         self._steps_now = 0
-        self._timers: list[tuple[float, int, events.TimerHandle]] = []
-        self._ready: deque[events.Handle]
+        self._timers: list[tuple[float, int, _Step]] = []
+        self._ready: deque[_Step]
         self._stopping: bool
         self._tasks: list[_Task] = []
         self.set_exception_handler(lambda *_: None)  # the log of the product tells
@@ -117,52 +145,72 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def call_soon(  # type: ignore[override]  # without the types of the arguments
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        step = _Step(self._now, callback, args, copy_context() if context is None else context)
+        self._ready.append(step)
+        return step
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
+
+    def call_later(  # type: ignore[override]  # without the types of the arguments
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        return self._add_timer(_Step(self._now + delay, callback, args, copy_context() if context is None else context))
+
     def call_at(  # type: ignore[override]  # without the types of the arguments
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> events.TimerHandle:
-        timer = events.TimerHandle(when, callback, args, self, context)
-        self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, timer))
-        return timer
+    ) -> Any:
+        """Calls at a time, unless the handle is cancelled; it is then dropped when it is due."""
+        return self._add_timer(_Step(when, callback, args, copy_context() if context is None else context))
 
-    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Does nothing, because a cancelled timer is dropped when it is due."""
+    def _add_timer(self, step: _Step) -> _Step:
+        self._serial += 1
+        heapq.heappush(self._timers, (step.due_at, self._serial, step))
+        return step
 
     def _advance(self) -> None:
         """Advances the time to the next timer that is due."""
         timers = self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)
         if not timers:
             raise RuntimeError("nothing will ever happen in this simulation")
-        self._now = max(self._now, timers[0][0])
+        now = self._now = max(self._now, timers[0][0])
         self._steps_now = 0
-        while timers and timers[0][0] <= self._now:
-            timer = heapq.heappop(timers)[2]
-            if not timer.cancelled():
-                self._ready.append(timer)
+        while timers and timers[0][0] <= now:
+            step = heapq.heappop(timers)[2]
+            if not step.is_cancelled:
+                self._ready.append(step)
 
     # ---- running
 
-    def run_soon(self, handles: list[events.Handle]) -> None:
-        self._ready.extend(handles)
+    def run_soon(self, steps: list[_Step]) -> None:
+        self._ready.extend(steps)
 
     def _run_once(self) -> None:
-        ready_handles = self._ready
+        ready_steps = self._ready
         while not self._stopping:
-            if not ready_handles:
+            if not ready_steps:
                 self._advance()
-            handle = ready_handles.popleft()
-            if handle._cancelled:
+            step = ready_steps.popleft()
+            if step.is_cancelled:
                 continue
-            process = handle._context.get(CURRENT_PROCESS)  # type: ignore[attr-defined]  # typeshed hides it
-            if process is not None and not process.enter(handle, self):
+            context = step.context
+            process = context.get(CURRENT_PROCESS)
+            if process is not None and not process.enter(step, self):
                 continue
             self.steps += 1
             self._steps_now += 1
             if self._steps_now > _MAX_STEPS:
-                raise RuntimeError(f"an endless loop at {self._now:.3f} s: {handle!r}")
-            handle._run()
+                raise RuntimeError(f"an endless loop at {self._now:.3f} s: {step!r}")
+            try:
+                context.run(step.callback, *step.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException:  # noqa: BLE001  # the log of the product tells
+                continue
 
     def run_in_executor(  # type: ignore[override]  # without the types of the arguments
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -176,7 +224,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def create_future(self) -> _Future:
         future = _Future(loop=self)
-        future.serial = self.next_serial()
+        self._serial += 1
+        future.serial = self._serial
         return future
 
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> Any:

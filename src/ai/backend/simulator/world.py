@@ -72,9 +72,8 @@ class World:
         self.loop = VirtualLoop()
         self.context = copy_context()
         self.context.run(CURRENT_PROCESS.set, None)
-        self.lines: list[str] | None = None
-        """The full trace; None unless requested."""
-        self._digest = blake2b(digest_size=16)
+        self.lines: list[str] = []
+        """The full trace."""
         self._ids = random.Random(seed ^ 0x5EED)
         self._begun: dict[Process, list[_Transaction]] = {}
         """The transactions of each process that wait for their commit."""
@@ -88,13 +87,10 @@ class World:
 
     def trace(self, *words: object) -> None:
         process = CURRENT_PROCESS.get()
-        trace_line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
-        self._digest.update(trace_line.encode())
-        if self.lines is not None:
-            self.lines.append(trace_line)
+        self.lines.append(f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n")
 
     def digest(self) -> str:
-        return self._digest.hexdigest()
+        return blake2b("".join(self.lines).encode(), digest_size=16).hexdigest()
 
     # ---- processes
 

@@ -159,6 +159,26 @@ async def test_a_watched_failure_outlives_the_loss_of_another_device(node: Node)
         assert node.health()["g-1"] == "Xid 79"
 
 
+async def test_devices_change_by_time_alone_when_one_recovers(node: Node) -> None:
+    await node.refresh()
+    now = asyncio.get_running_loop().time()
+    assert not node.inventory.may_change_at("gpu", now + 3600.0)
+    for health in (ILL, DeviceHealth.HEALTHY):
+        node.inventory.on_health_changes("gpu", [DeviceHealthChange(device_id=DeviceId("g-1"), health=health)])
+    recovers_at = node.inventory.next_recovery_at()
+    assert recovers_at is not None
+    assert not node.inventory.may_change_at("gpu", recovers_at - 0.1)
+    assert node.inventory.may_change_at("gpu", recovers_at)
+
+
+async def test_the_reason_names_the_kernel_that_holds_too_much_now(node: Node) -> None:
+    await node.refresh()
+    node.hold("k1", SHARES, "0.5")
+    node.hold("k2", SHARES, "0.5")
+    node.inventory.free("k2")
+    assert "the kernel k1 holds" in node.health()["g-0"]
+
+
 async def test_a_device_that_is_lost_but_not_held_is_not_offered(node: Node) -> None:
     await node.refresh()
     node.hold("k", DEVICE, "1")

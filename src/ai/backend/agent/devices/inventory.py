@@ -358,6 +358,15 @@ class Inventory:
         """Returns the time at which the next device may recover, in seconds of the monotonic clock."""
         return min((due_at for tracker in self._health.values() if (due_at := tracker.due()) is not None), default=None)
 
+    def may_change_at(self, plugin_key: str, now: float) -> bool:
+        """Returns True if the devices that a plugin offers may have changed by the passage of time alone.
+
+        A device may be due to recover, and a partition counts by what kernels hold and by how long it is kept.
+        """
+        tracker = self._health.get(plugin_key)
+        due_at = tracker.due() if tracker is not None else now
+        return plugin_key in self.cut_on_demand or (due_at is not None and due_at <= now)
+
     def unhealthy_devices(self, kernel_id: str) -> list[UnhealthyDevice]:
         """Returns the failed devices that a kernel holds, in a stable order."""
         held_slots = self.holding(kernel_id).slots
@@ -410,7 +419,7 @@ class Inventory:
                     for key in self._owners_of_held(slot) if taken_amounts.get(device_id, 0) < quantity else ():
                         reason = f"the kernel {kernel_id} holds {format_quantity(quantity)} {slot} of it"
                         reason_of_uncounted[key, device_id] = f"{reason}, which it does not offer now"
-        changed_keys = {key for key, _ in reason_of_uncounted.keys() ^ self._reason_of_uncounted.keys()}
+        changed_keys = {key for (key, _), _ in reason_of_uncounted.items() ^ self._reason_of_uncounted.items()}
         self._reason_of_uncounted = reason_of_uncounted
         for key in changed_keys:
             self.on_health_changes(key)

@@ -21,6 +21,7 @@ from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.states import MAIN_PROGRAM_TYPES, KernelStatus
 from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import RegistryAccess
+from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
 from ai.backend.core.lifecycle.transition import Transitions, append_transitions
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
@@ -65,6 +66,7 @@ class Kernel:
     log_tail: bytes | None = None
     recent_transitions: Transitions = ()
     carried: Mapping[str, float] = field(init=False)
+    unhealthy: Sequence[UnhealthyDevice] = field(init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -80,7 +82,7 @@ class Kernel:
     @record.setter
     def record(self, record: KernelRecord) -> None:
         self.phase, self.status = record.phase, record.status
-        self.carried = record.carried or _NOTHING
+        self.carried, self.unhealthy = record.carried or _NOTHING, record.unhealthy or ()
         if self.key.attempt != record.spec.attempt:
             self.key = record.key
         is_compressed = record.phase is Phase.RUNNING and record.spec.session_type not in MAIN_PROGRAM_TYPES

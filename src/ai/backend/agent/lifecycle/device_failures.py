@@ -14,6 +14,7 @@ from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.bus import Signal
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching
 from ai.backend.pluginhost.handle import PluginHandle
@@ -41,7 +42,7 @@ class HealthLoop:
     refresh: Callable[[], None]
     beat: Callable[[], None]
     _changes: dict[str, dict[DeviceId, list[DeviceHealthChange]]] = field(default_factory=dict, init=False)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _wake: Signal = field(default_factory=Signal, init=False)
     _watches: dict[str, tuple[object, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _begun: dict[str, float] = field(default_factory=dict, init=False)
     _unlisted: set[tuple[str, DeviceId]] = field(default_factory=set, init=False)
@@ -68,25 +69,22 @@ class HealthLoop:
         due_at = self.context.inventory.next_recovery_at()
         period_s = self.context.settings.intervals.health
         timeout_s = period_s if due_at is None else min(period_s, max(0.0, due_at - asyncio.get_running_loop().time()))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await self._wake.wait(timeout_s)
 
     async def _apply_changes(self) -> None:
-        self._wake.clear()
         pending_changes, self._changes = self._changes, {}
         is_changed = False
-        for key in list(self.context.inventory.kinds):
+        inventory, now = self.context.inventory, asyncio.get_running_loop().time()
+        for key in list(inventory.kinds):
             changes = [
                 change for changes_of_device in pending_changes.get(key, {}).values() for change in changes_of_device
             ]
-            is_changed |= self.context.inventory.on_health_changes(key, changes)
+            if changes or inventory.may_change_at(key, now):
+                is_changed |= inventory.on_health_changes(key, changes)
         if is_changed:
             self.beat()
-        if self.context.inventory.is_stale:
-            await self.context.inventory.rebuild()
+        if inventory.is_stale:
+            await inventory.rebuild()
         self.report()
 
     def report(self) -> None:
@@ -95,7 +93,7 @@ class HealthLoop:
             if kernel.phase is not Phase.RUNNING:
                 continue
             failed_devices = self.context.inventory.unhealthy_devices(kernel.id)
-            if failed_devices == kernel.record.unhealthy:
+            if failed_devices == list(kernel.unhealthy):
                 continue
             self.context.observer.report(
                 kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed_devices

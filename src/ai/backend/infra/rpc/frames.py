@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -114,9 +115,14 @@ def decode(data: bytes) -> Envelope:
         raise msgspec.DecodeError(str(e)) from None
 
 
+@cache
+def _decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
 def decode_body(body: msgspec.Raw, kind: Any) -> Any:
     """Decodes a body. Raises msgspec.MsgspecError if it is not of that type."""
     try:
-        return msgspec.msgpack.decode(body, type=kind)
+        return _decoder_of(kind).decode(body)
     except _OTHER_ERRORS as e:
         raise msgspec.DecodeError(str(e)) from None

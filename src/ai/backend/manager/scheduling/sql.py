@@ -9,6 +9,7 @@ from sqlalchemy import Column, Connection, String, Table, delete, insert, select
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import Database, JSONText, UTCDateTime
 from ai.backend.infra.database.columns import required
+from ai.backend.infra.database.prepared import Prepared, parameter
 from ai.backend.manager.db import metadata
 from ai.backend.manager.scheduling.store import ShareHistory
 
@@ -20,6 +21,10 @@ share_histories = Table(
     required("at", UTCDateTime),
 )
 
+_HISTORY_QUERY = Prepared(
+    select(share_histories).where(share_histories.c.resource_group == parameter(share_histories.c.resource_group))
+)
+
 
 class SqlShareStore:
     """Implements :class:`ai.backend.manager.scheduling.store.ShareStore`."""
@@ -28,8 +33,7 @@ class SqlShareStore:
         self._db = database
 
     async def history(self, resource_group: str) -> ShareHistory | None:
-        query = select(share_histories).where(share_histories.c.resource_group == resource_group)
-        row = await self._db.run_read(lambda conn: conn.execute(query).one_or_none())
+        row = await self._db.run_read(lambda conn: _HISTORY_QUERY.first(conn, {"resource_group": resource_group}))
         if row is None:
             return None
         # averages may be fractions of bytes

@@ -54,8 +54,8 @@ class Memory:
 _OCCUPANCY_FIELDS = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
 
 
-def _order_of_age(session: model.Session) -> tuple[datetime, str]:
-    return session.created_at, str(session.id)
+def _order_of_age(session: model.Session) -> tuple[datetime, SessionId]:
+    return session.created_at, session.id
 
 
 class MemorySessionStore(MemoryClaims):

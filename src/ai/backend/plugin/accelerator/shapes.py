@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -189,6 +190,7 @@ def write_answer(method: str, answer: Any) -> bytes:
     return answer_bytes
 
 
+@cache
 def _expected_collection(method: str) -> tuple[type, str] | None:
     """Returns the type (Sequence or Mapping) and the description of the collection that a plugin's method returns.
 
@@ -212,10 +214,15 @@ def _require_exact(described_quantities: Any) -> None:
             raise InvalidResponse(f"{description} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
 
 
+@cache
+def _decoder_of(method: str) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(SHAPES[method].result)
+
+
 def read_answer(method: str, answer_bytes: bytes) -> Any:
     """Decodes the answer of a plugin's method. Raises InvalidResponse, naming the place of a wrong type."""
     try:
-        return msgspec.msgpack.decode(answer_bytes, type=SHAPES[method].result)
+        return _decoder_of(method).decode(answer_bytes)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise InvalidResponse(str(e).replace("`$", "`")[:MAX_TEXT]) from None
 
