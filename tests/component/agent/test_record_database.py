@@ -92,6 +92,13 @@ def test_the_code_of_waiting_runs_is_written_once(tmp_path: Path, database: Reco
     assert not database.table("runs").items()
 
 
+def test_a_record_of_damaged_bytes_is_ignored(database: RecordDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    for number, content in enumerate((b"{", b'{"version": "\xff"}', b"[]")):
+        database.table("kernels").put(f"k{number}", content)
+    assert FileKernelRecords(database).load() == []
+    assert caplog.text.count("cannot be used") == 3
+
+
 def test_nobody_else_reads_it(tmp_path: Path, table: RecordTable) -> None:
     table.put("a", b"1")
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}

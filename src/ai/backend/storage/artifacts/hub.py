@@ -359,7 +359,7 @@ class FromReservoir:
         raise_for(response.status, url.host)
         try:
             manifest = msgspec.json.decode(response.body, type=Manifest)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
         files = tuple(
             PlannedFile(path=file.path, size=file.size, sha256=file.sha256 or None) for file in manifest.files

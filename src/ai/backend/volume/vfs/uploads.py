@@ -61,7 +61,7 @@ def _read_record(uploads_dir: str, session: str) -> _Record:
     try:
         with open(f"{uploads_dir}/{session}.json", "rb") as file:  # noqa: PTH123  # as above
             return _decode_record(file.read())
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         raise UploadNotFound from None
 
 

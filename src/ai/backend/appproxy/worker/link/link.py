@@ -210,6 +210,6 @@ def _reason_of(content: bytes) -> str:
     """Returns the message of a problem document, shortened."""
     try:
         problem = msgspec.json.decode(content, type=dict[str, msgspec.Raw | str | int | None])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
     return str(problem.get("msg") or problem.get("detail") or problem.get("title") or "")[:300]
