@@ -24,7 +24,8 @@ A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `tota
     status == "RUNNING" & (name ilike "%test%" | tag in ["a", "b"]) & terminated_at is null
 
 with the operators `==`, `!=`, `<`, `<=`, `>`, `>=`, `is`, `isnot`, `like`, `ilike`, `in` and `contains`; `&` binds
-tighter than `|`, `%` is the wildcard; a date or a time without a zone is in UTC. `order` is a list such as `name,-created_at`.
+tighter than `|`, `%` is the wildcard; a date or a time without a zone is in UTC. `order` is a list
+such as `name,-created_at`.
 
 A query may have at most MAX_TOKENS tokens. Unless the settings say otherwise, it may be MAX_DEPTH levels deep and cost
 MAX_COST: one for each field, times the pages around it. The schema itself is told to those whom
