@@ -135,3 +135,14 @@ async def test_a_full_disk_is_told_in_one_line(shell: Shell, arguments: list[str
         os.close(full_disk)
     _, errors = await process.communicate()
     assert (errors, process.returncode) == (b"backend.ai: No space left on device\n", exit_code)
+
+
+async def test_a_refused_settings_file_ends_the_check_with_1(shell: Shell) -> None:
+    done = await shell("mgr", "config", "check", "nowhere.toml")
+    assert (done.code, done.out) == (1, "")
+    assert "cannot read nowhere.toml" in done.err
+
+
+async def test_without_a_terminal_no_editor_is_opened(shell: Shell) -> None:
+    done = await shell("admin", "announcement", "update", EDITOR="false")
+    assert (done.code, "use -m" in done.err) == (2, True)
