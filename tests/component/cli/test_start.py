@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,38 @@ def test_completion_knows_the_commands() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
     completed = {line.partition(",")[2] for line in done.stdout.splitlines()}
     assert completed == {"start", "start-template", "status-history", "storage"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["--version"], 1),
+        (["ps"], 1),
+        (["--output", "json", "ps"], 1),
+        (["run", "--rm", "-q", "-c", "print(1)", "python"], 125),
+    ],
+)
+async def test_a_full_disk_is_told_in_one_line(shell: Shell, arguments: list[str], exit_code: int) -> None:
+    full_disk = os.open("/dev/full", os.O_WRONLY)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "ai.backend.cli.main", *arguments),
+            stdout=full_disk,
+            stderr=asyncio.subprocess.PIPE,
+            env=shell.env,
+        )
+    finally:
+        os.close(full_disk)
+    _, errors = await process.communicate()
+    assert (errors, process.returncode) == (b"backend.ai: No space left on device\n", exit_code)
+
+
+async def test_a_refused_settings_file_ends_the_check_with_1(shell: Shell) -> None:
+    done = await shell("mgr", "config", "check", "nowhere.toml")
+    assert (done.code, done.out) == (1, "")
+    assert "cannot read nowhere.toml" in done.err
+
+
+async def test_without_a_terminal_no_editor_is_opened(shell: Shell) -> None:
+    done = await shell("admin", "announcement", "update", EDITOR="false")
+    assert (done.code, "use -m" in done.err) == (2, True)

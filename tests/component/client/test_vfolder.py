@@ -309,6 +309,18 @@ async def test_folders_from_their_making_to_their_end(place: Place) -> None:
     assert [f["name"] for f in await api.VFolder.list()] == ["copy"]
 
 
+async def test_a_name_in_the_trash_means_the_folder_there(place: Place) -> None:
+    api = place.user
+    thrown_away, folder = await api.VFolder.create("data"), api.VFolder("data")
+    await folder.delete()
+    live = await api.VFolder.create("data")
+    with pytest.raises(BackendAPIError, match="There is a folder 'data' already"):
+        await folder.restore()
+    await folder.purge()
+    assert (await folder.get_id()).hex == live["id"].replace("-", "")
+    assert (await api.VFolder(thrown_away["id"]).info())["status"] != "delete-pending"
+
+
 async def test_what_administrators_do(place: Place) -> None:
     """The page's model store, and each area of the SDK that is for superadmins."""
     admin, user = place.admin, place.user

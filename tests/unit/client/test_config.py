@@ -90,6 +90,13 @@ def test_addresses_of_storage_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         APIConfig()
 
 
+@pytest.mark.parametrize("key", ["access_key", "secret_key", "domain"])
+def test_a_value_with_a_line_end_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv(f"BACKEND_{key.upper()}", "value\r")
+    with pytest.raises(BackendClientError, match=f"BACKEND_{key.upper()}"):
+        APIConfig()
+
+
 def test_undefined_is_one_value() -> None:
     assert undefined is Undefined.token
 

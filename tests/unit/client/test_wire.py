@@ -1,9 +1,12 @@
+from functools import partial
+
 import pytest
 
 from ai.backend.client.config import APIConfig
-from ai.backend.client.exceptions import BackendAPIError
+from ai.backend.client.exceptions import BackendAPIError, BackendClientError
+from ai.backend.client.multipart import upload_form
 from ai.backend.client.urls import host_of, normal_url, raw_target
-from ai.backend.client.wire import encode_segment, sign_headers
+from ai.backend.client.wire import Call, encode_segment, prepare_request, sign_headers
 from ai.backend.common.signing import SignedParts, parse_authorization, sign
 
 
@@ -40,6 +43,19 @@ def test_anonymous_requests_are_not_signed() -> None:
 def test_path_segments_are_encoded_as_the_specification_asks() -> None:
     assert encode_segment("a/b c+ü%") == "a%2Fb%20c%2B%C3%BC%25"
     assert encode_segment("~()*!.'") == "~()*!.'"
+
+
+def test_a_text_without_utf8_is_refused() -> None:
+    name = "bad\udcff"
+    with pytest.raises(BackendClientError, match=r"'bad\\udcff' cannot"):
+        encode_segment(name)
+    for call in (
+        Call(method="POST", path="/", json={"name": name}),
+        Call(method="GET", path="/", params={"name": name}),
+        Call(method="POST", path="/", form=partial(upload_form, [(name, b"")])),
+    ):
+        with pytest.raises(BackendClientError, match=r"bad\\udcff"):
+            prepare_request(config(), call)
 
 
 def test_an_error_reads_as_one_sentence() -> None:

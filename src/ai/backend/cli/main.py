@@ -172,6 +172,14 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         print(file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:
+        from ai.backend.cli.framework.invoke import end_output
+
+        sys.exit(end_output())
+    except OSError as error:
+        from ai.backend.cli.framework.invoke import report_os_error
+
+        sys.exit(report_os_error(screen, error))
 
 
 if __name__ == "__main__":

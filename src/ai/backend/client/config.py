@@ -175,6 +175,15 @@ class APIConfig:
             raise BackendClientError(f"BACKEND_ENDPOINT_TYPE is {self.endpoint_type!r}: only 'api' is supported yet")
         if self.hash_type not in HASH_NAMES:
             raise BackendClientError(f"hash_type is {self.hash_type!r}: known are {', '.join(HASH_NAMES)}")
+        for key, header_value in (
+            *(("access_key", self._access_key), ("secret_key", self._secret_key)),
+            *(("domain", self.domain), ("version", self.version), ("user_agent", self.user_agent)),
+        ):
+            if not (header_value or "").isprintable():  # a header has no line ends, such as of files from Windows
+                shown_value = "" if key == "secret_key" else f" is {header_value!r}"
+                raise BackendClientError(
+                    f"BACKEND_{key.upper()}{shown_value}: not all of its characters can be printed"
+                )
         self._current = 0
 
     @property

@@ -65,8 +65,10 @@ class PlainTransport(Transport):
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> HTTPResponse:
         connection = await self._connect(url)
+        # As bytes, because http.client itself knows Latin-1 only.
+        header_bytes = {name: value.encode() for name, value in {"Host": host_of(url), **headers}.items()}
         try:
-            connection.request(method, raw_target(url), body=body, headers={"Host": host_of(url), **headers})
+            connection.request(method, raw_target(url), body=body, headers=header_bytes)
             return connection.getresponse()
         except BaseException:
             await self.close()

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable
 from ai.backend.client.wire import api_error_of
@@ -441,14 +441,9 @@ def collect(
         if local_path.is_dir():
             if not recursive:
                 raise BackendClientError(f"{name} is a directory: upload it with recursive")
-            directories.add(local_path.relative_to(root).as_posix())
-            for walked_directory, directory_names, file_names in os.walk(local_path):
-                walked_folder = Path(walked_directory)
-                directories |= {(walked_folder / name).relative_to(root).as_posix() for name in directory_names}
-                local_by_path |= {
-                    (walked_folder / file_name).relative_to(root).as_posix(): walked_folder / file_name
-                    for file_name in file_names
-                }
+            walked_files, walked_directories = _walk(local_path)
+            directories |= {path.relative_to(root).as_posix() for path in walked_directories}
+            local_by_path |= {path.relative_to(root).as_posix(): path for path in walked_files}
         elif local_path.is_file():
             local_by_path[local_path.relative_to(root).as_posix()] = local_path
         else:
@@ -458,3 +453,29 @@ def collect(
             raise BackendClientError(f"{os.fsencode(remote_path)!r} is no name in UTF-8")
     parent_directories = {PurePosixPath(path).parent.as_posix() for path in local_by_path}
     return sorted(local_by_path.items()), sorted((directories | parent_directories) - {"."})
+
+
+def _walk(top: Path) -> tuple[list[Path], list[Path]]:
+    """Returns the files below a directory, and the directories with ``top`` among them. Links are followed.
+
+    Raises:
+        BackendClientError: a file is not a regular one, such as a pipe, or a link leads to a directory above it.
+        OSError: a directory cannot be read.
+    """
+    files: list[Path] = []
+    directories = [top]
+    for walked_name, directory_names, file_names in os.walk(top, onerror=_raise_error, followlinks=True):
+        walked_directory = Path(walked_name)
+        for directory in (walked_directory / name for name in directory_names):
+            if directory.is_symlink() and any(map(directory.samefile, (walked_directory, *walked_directory.parents))):
+                raise BackendClientError(f"{directory} is a link to a directory that contains it")
+            directories.append(directory)
+        for file in (walked_directory / name for name in file_names):
+            if not file.is_file():
+                raise BackendClientError(f"{file} is no regular file")
+            files.append(file)
+    return files, directories
+
+
+def _raise_error(error: OSError) -> NoReturn:
+    raise error

@@ -10,14 +10,15 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from ai.backend.client.config import APIConfig
-from ai.backend.client.exceptions import BackendAPIError, UnusableReply
+from ai.backend.client.exceptions import BackendAPIError, BackendClientError, UnusableReply
 from ai.backend.client.urls import host_of, raw_target
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
 
@@ -74,9 +75,23 @@ class Call:
     headers: Mapping[str, str] | None = None
 
 
+@contextmanager
+def refusing_surrogates() -> Iterator[None]:
+    """Raises BackendClientError for a text that has no UTF-8, such as the name of a file in another encoding."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        excerpt = error.object[max(0, error.start - 20) : error.end + 20]
+        raise BackendClientError(f"{excerpt!r} cannot be written in UTF-8") from None
+
+
 def encode_segment(text: str) -> str:
-    """Encodes a part of a path as the spec requires (03-07, "Parameters in URI")."""
-    return quote(text, safe="~()*!.'")
+    """Encodes a part of a path as the spec requires (03-07, "Parameters in URI").
+
+    Raises BackendClientError if the text cannot be written in UTF-8.
+    """
+    with refusing_surrogates():
+        return quote(text, safe="~()*!.'")
 
 
 def new_token() -> str:
@@ -109,16 +124,13 @@ def sign_headers(config: APIConfig, method: str, url: str, content_type: str | N
 
 
 def prepare_request(config: APIConfig, call: Call) -> tuple[str, dict[str, str], Any]:
-    """Returns the request of a call to the endpoint in use, dated now: its URL, its headers and its body."""
-    url = call_url(config.endpoint_url, call.path, call.params)
-    body: Any = None
-    content_type: str | None = "text/plain"
-    if call.form is not None:
-        body, content_type = call.form(), "multipart/form-data"
-    elif call.json is not None:
-        body, content_type = json.dumps(call.json).encode(), "application/json"
-    elif call.content is not None:
-        body, content_type = call.content, call.content_type or "application/octet-stream"
+    """Returns the request of a call to the endpoint in use, dated now: its URL, its headers and its body.
+
+    Raises BackendClientError if a text of the call cannot be written in UTF-8.
+    """
+    with refusing_surrogates():
+        url = call_url(config.endpoint_url, call.path, call.params)
+        body, content_type = _encode_body(call)
     headers = {"User-Agent": config.user_agent, **trace_headers(), **(call.headers or {})}
     if call.token:
         headers[TOKEN_HEADER] = call.token
@@ -129,6 +141,17 @@ def prepare_request(config: APIConfig, call: Call) -> tuple[str, dict[str, str],
     if content_type and call.form is None:
         headers["Content-Type"] = content_type
     return url, headers, body
+
+
+def _encode_body(call: Call) -> tuple[Any, str | None]:
+    """Returns the body of a call and its media type. Raises UnicodeEncodeError for a text that has no UTF-8."""
+    if call.form is not None:
+        return call.form(), "multipart/form-data"
+    if call.json is not None:
+        return json.dumps(call.json, ensure_ascii=False).encode(), "application/json"
+    if call.content is not None:
+        return call.content, call.content_type or "application/octet-stream"
+    return None, "text/plain"
 
 
 def api_error_of(status: int, reason: str, body: bytes) -> BackendAPIError:

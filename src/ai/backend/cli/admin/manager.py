@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -128,6 +129,8 @@ def announcement_get() -> None:
 @click.option("-m", "--message", help="Markdown; an editor is opened without it.")
 def announcement_update(message: str | None) -> None:
     """Announce a message to all users."""
+    if message is None and not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal for an editor, use -m")
     announcement_text = message if message is not None else click.edit("")
     if announcement_text is None or not announcement_text.strip():
         raise click.UsageError("the announcement is empty")

@@ -29,7 +29,7 @@ _wait_options = click.option(
 @click.argument("command")
 @click.option("-a", "--array", "indices", metavar="INDICES", help="1-1000, 0-99:5 or 1,3,7-9; with %N, N at a time.")
 @click.option("--batch-timeout", metavar="TIME", help="End each program after seconds, or 30m, 2h, 1d.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with 1 if an element has failed.")
+@click.option("--wait", is_flag=True, help="With --array: wait for the end; exit with 1 if an element has failed.")
 @_wait_options
 @creation_options
 async def submit(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ai.backend.cli.framework.output import Screen
@@ -68,6 +68,28 @@ def report_error(screen: Screen, error: Exception) -> None:
         screen.error(str(error) or type(error).__name__)
 
 
+def end_output() -> int:
+    """Sends what is printed from now on nowhere; returns the exit code of who loses the reader of its output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def report_os_error(screen: Screen, error: OSError, exit_code: int = 1) -> int:
+    """Prints why a local file or the output cannot be read or written, such as for a full disk; returns the exit code.
+
+    Output that is still in the buffer is given up, else Python fails once more when it exits.
+    """
+    with suppress(OSError):  # stderr may be full too, and a JSON document of the error goes to stdout
+        screen.error(describe_os_error(error))
+    end_output()
+    return exit_code
+
+
+def describe_os_error(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
+
+
 async def fetch_slot_displays(api: AsyncSession) -> SlotDisplays:
     """Fetches the display formats of slot amounts; returns an empty mapping if the server has no such call."""
     from ai.backend.client.exceptions import BackendError
@@ -108,9 +130,9 @@ def run_and_exit(
         report_error(screen, error)
         exit_code = failure_exit_code
     except BrokenPipeError:
-        # The reader of our output has closed the pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        exit_code = 141
+        exit_code = end_output()
+    except OSError as error:
+        exit_code = report_os_error(screen, error, failure_exit_code)
     except KeyboardInterrupt:
         screen.inform("interrupted")
         exit_code = 130

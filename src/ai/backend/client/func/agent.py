@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Unpack
-from urllib.parse import quote
 
 from ai.backend.client.func.admin import PaginatedResult, Paging
 from ai.backend.client.func.base import Area
+from ai.backend.client.wire import encode_segment
 
 AGENT_FIELDS = (
     "id", "status", "status_changed", "region", "architecture", "scaling_group", "schedulable", "available_slots",
@@ -93,4 +93,4 @@ class AsyncAgentWatcher(Area):
 
 
 def _operations_path(agent_id: str, device_name: str) -> str:
-    return f"/resource/agents/{quote(agent_id, safe='')}/devices/{quote(device_name, safe='')}/operations"
+    return f"/resource/agents/{encode_segment(agent_id)}/devices/{encode_segment(device_name)}/operations"

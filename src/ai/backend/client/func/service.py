@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
-from urllib.parse import quote
 from uuid import UUID
 
 from ai.backend.client.func.admin import PaginatedResult, Paging
@@ -190,7 +189,7 @@ class AsyncService(Area):
         return await self._change("DELETE", self._path(f"/scaling/rules/{encode_segment(str(rule_id))}"))
 
     def _path(self, operation: str = "") -> str:
-        return f"/services/{quote(self.name, safe='')}{operation}"
+        return f"/services/{encode_segment(self.name)}{operation}"
 
 
 class AsyncServices(Area):

@@ -18,7 +18,7 @@ from ai.backend.client.func.base import Area
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.portal import Blocking
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, Reply, encode_segment, new_token
+from ai.backend.client.wire import Call, Reply, encode_segment, new_token, refusing_surrogates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,15 +264,19 @@ class AsyncComputeSession(Area):
     ) -> AsyncIterator[ProgramStream]:
         """Starts a program in the session, on pipes or on a terminal of ``size`` (rows, columns); a shell by default.
 
-        Raises BackendAPIError if the server refuses. EndpointUnreachable: it does not answer.
+        Raises BackendAPIError if the server refuses. EndpointUnreachable: it does not answer. BackendClientError: a
+        text cannot be written in UTF-8.
         """
 
         from ai.backend.client.streams import ProgramStream
 
         path = f"/stream{self._path('/exec')}"
         request = {"command": list(command), "tty": tty, "rows": size[0], "cols": size[1], "env": dict(env or {})}
+        with refusing_surrogates():
+            request_text = json.dumps({**request, "cwd": cwd, "kernel": kernel}, ensure_ascii=False)
+            request_text.encode()
         async with self._transport.websocket(path, self._owner_params(), for_bytes=True) as socket:
-            await socket.send_json({**request, "cwd": cwd, "kernel": kernel})
+            await socket.send_str(request_text)
             yield ProgramStream(socket)
 
     async def start_service(

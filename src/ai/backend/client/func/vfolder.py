@@ -76,13 +76,12 @@ class AsyncVFolder(Area):
         return UUID(str((await self._get("/folders/_/id", name=self.name))["id"]))
 
     async def restore(self) -> None:
-        """Takes the folder out of the trash."""
-        folder_id = await self.get_id()
-        await self._change("POST", "/folders/restore-from-trash-bin", {"id": str(folder_id)})
+        """Takes the folder out of the trash; of several with its name, the one that was deleted last."""
+        await self._change("POST", "/folders/restore-from-trash-bin", {"id": self.name})
 
     async def purge(self) -> None:
-        """Removes the folder from the trash for good, with its files."""
-        await self._change("POST", "/folders/purge", {"id": str(await self.get_id())})
+        """Removes the folder from the trash for good, with its files; of several, the one that was deleted last."""
+        await self._change("POST", "/folders/purge", {"id": self.name})
 
     async def clone(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
@@ -45,8 +46,7 @@ def config() -> None:
 
 @config.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.pass_context
-def check(context: click.Context, file: Path) -> None:
+def check(file: Path) -> None:
     """Say which settings of FILE have effect, have none, or are refused.
 
     FILE is the file of a manager, an agent, a storage proxy, a web server, or of the app proxy. The environment is not
@@ -63,7 +63,7 @@ def check(context: click.Context, file: Path) -> None:
         click.echo(f"{file} is refused:", err=True)
         for key, problem in (e.data or {"": e.message}).items():
             click.echo(f"  {key}: {problem}" if key else f"  {problem}", err=True)
-        context.exit(1)
+        sys.exit(1)  # the exit of a click context is lost in a command that is no program of its own
     reasons = dict(keys_without_effect(settings))
     click.echo(f"The {kind.replace('-', ' ')} can use {file}.")
     click.echo("Without effect:" if reasons else "All its settings have effect.")

@@ -222,7 +222,8 @@ class SessionService:
         """Returns lower-case status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always set."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         history = {name.lower(): entered_at for name, entered_at in session.status_history.items()}
-        return {"preparing": None, "terminated": None, **history}
+        # What it has entered comes first, since statuses of one moment stay in their order.
+        return {**history, **{name: None for name in ("preparing", "terminated") if name not in history}}
 
     async def dependency_graph(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
