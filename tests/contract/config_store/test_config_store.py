@@ -259,6 +259,7 @@ async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.L
         None,
         None,
     ]
+    assert ("no answer in 0.01 s" if hangs else "it is away") in caplog.text
     assert await store.get_prefix("a") == {"a": "2"}
     asked = server.asked
     for _ in range(100):

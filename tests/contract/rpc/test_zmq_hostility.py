@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,23 @@ async def test_garbage_is_survived(zmq_pair: Pair, zmq_adapter: ZmqAdapter, allo
         assert (await peer.ask(hello("i-raw"))).kind in (Kind.WELCOME, Kind.ERROR)
     finally:
         peer.close()
+
+
+async def test_an_agent_whose_key_is_not_allowed_says_how_to_allow_it(
+    zmq_pair: Pair, zmq_adapter: ZmqAdapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = generate_keypair()
+    agent = zmq_pair.also(zmq_adapter.agent_with("i-new", keys))
+    await agent.start(zmq_pair.commands)
+    command = f"backend.ai mgr allow-agent i-new {shlex.quote(keys.public)}"
+    async with asyncio.timeout(30):
+        while command not in caplog.text:  # noqa: ASYNC110  # a log has no event
+            await asyncio.sleep(0.01)
+    with pytest.raises(Unavailable, match="the key is allowed for no agent"):
+        await agent.reports.heartbeat(report("i-new"))
+    zmq_adapter.agent_keys.allow("i-new", keys.public)
+    await zmq_pair.met("i-new")
+    await zmq_pair.call_until_up(lambda: agent.reports.heartbeat(report("i-new")))
 
 
 async def test_unknown_methods_and_bad_requests_are_answered(

@@ -146,3 +146,8 @@ def test_connections_to_the_database_are_those_of_the_published_table() -> None:
 def test_the_error_of_a_daemon_names_the_key(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"container\.jail-args: there is no jail"):
         _agent(tmp_path, '[container]\njail-args = ["-x"]\n')
+
+
+def test_a_runtime_that_does_not_exist_is_named_with_its_key(tmp_path: Path) -> None:
+    result = _check(tmp_path / "agent.toml", '[agent]\nruntime = "dokcer"\n')
+    assert "  agent.runtime: there is no runtime 'dokcer'; known are process" in result.output

@@ -69,8 +69,8 @@ def _class_of(name: str) -> Any:
     try:
         return resolve_name(_IMPORTS_OF_RUNTIME[name][0])
     except ModuleNotFoundError as e:
-        message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
-        raise InvalidInput(message, data={"runtime": name}) from None
+        problem = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
+        raise InvalidInput(problem, data={"agent.runtime": problem}) from None
 
 
 def parse_runtime_settings(settings: AgentSettings) -> Any:
@@ -80,7 +80,8 @@ def parse_runtime_settings(settings: AgentSettings) -> Any:
     name = settings.agent.runtime
     if not _is_known(name):
         names = ", ".join([*_IMPORTS_OF_RUNTIME, *installed(ENTRY_POINT_GROUP)])
-        raise InvalidInput(f"there is no runtime {name!r}; known are {names}", data={"runtime": name})
+        problem = f"there is no runtime {name!r}; known are {names}"
+        raise InvalidInput(problem, data={"agent.runtime": problem})
     if name in _IMPORTS_OF_RUNTIME:
         model, values = resolve_name(_IMPORTS_OF_RUNTIME[name][1]), settings.runtime_settings
     else:

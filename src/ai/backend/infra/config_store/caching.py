@@ -101,7 +101,8 @@ class CachingConfigStore:
     def _mark_unavailable(self, error: Exception) -> None:
         if self._away_since is None and self._task is not None:
             self._away_since = time.monotonic()
-            log.warning("the shared configuration is read from memory until its server answers again: %s", error)
+            reason = str(error) or f"no answer in {self._patience_s:g} s"
+            log.warning("the shared configuration is read from memory until its server answers again: %s", reason)
         self._recheck.set()
 
     async def _follow_server(self) -> None:

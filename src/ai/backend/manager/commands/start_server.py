@@ -79,7 +79,7 @@ async def serve(
         metrics=metrics,
     )
     external_services.measure(manager.metrics)
-    runner = make_runner(build_app(manager, limiter=external_services.limiter))
+    runner = make_runner(build_app(manager, readiness=external_services.readiness, limiter=external_services.limiter))
     try:
         await external_services.start()
         await manager.start()

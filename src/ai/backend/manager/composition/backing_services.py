@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy import select
+
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import MANAGERS, CachingConfigStore, ConfigStore, SQLiteConfigStore
@@ -33,6 +35,8 @@ folders.
 _LISTING_TTL_S = 60
 """Seconds for which a manager that has stopped stays listed."""
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
+_PROBE_S = 2.0
+"""Seconds after which a database that is silent counts as unavailable: less than a request waits for it."""
 
 
 def default_database(settings: ManagerSettings) -> Database:
@@ -147,6 +151,7 @@ class BackingServices:
     etcd: EtcdConfigStore | None = None
     _announce_task: asyncio.Task[None] | None = field(default=None, init=False)
     _announced_key: str | None = field(default=None, init=False)
+    _probe: asyncio.Task[bool] | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, settings: ManagerSettings) -> BackingServices:
@@ -167,6 +172,23 @@ class BackingServices:
             if start_method is not None:
                 await start_method()
 
+    async def readiness(self) -> Mapping[str, bool]:
+        """Returns True under ``database`` if the database answers. Probes at the same time share one query, because
+        anyone may send them.
+        """
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._probe_database())
+        answered_probes, _ = await asyncio.wait({self._probe}, timeout=_PROBE_S)
+        return {"database": any(probe.result() for probe in answered_probes)}
+
+    async def _probe_database(self) -> bool:
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                await self.database.fetch(select(1))
+        except Exception:  # noqa: BLE001  # whatever fails here fails in every request
+            return False
+        return True
+
     def measure(self, metrics: Metrics) -> None:
         """Exposes the age of the cached configuration as a metric."""
         if isinstance(self.config, CachingConfigStore):
@@ -176,6 +198,8 @@ class BackingServices:
 
     async def stop(self) -> None:
         await self._remove_announcement()
+        if self._probe is not None:
+            await cancel_all(self._probe)
         for service, method_name in ((self.bus, "stop"), (self.limiter, "close"), (self.config, "close")):
             end_method = getattr(service, method_name, None)
             if end_method is not None:

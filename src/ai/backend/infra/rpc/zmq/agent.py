@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -151,10 +152,7 @@ class ZmqAgentEndpoint:
             raise Unavailable(f"the connection to the manager failed: {e}") from None
 
     async def _send_hellos(self) -> None:
-        """Sends a hello at every interval, and reconnects if the manager does not reply.
-
-        A manager refuses keys silently.
-        """
+        """Sends a hello at every interval, and reconnects if the manager does not reply."""
         while True:
             try:
                 await self._send(self._hello())
@@ -238,6 +236,29 @@ class ZmqAgentEndpoint:
             old_socket.close(0)
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        refusals_task = asyncio.create_task(self._watch_refusals(monitor, self.keypair.public), name="link-refusals")
+        try:
+            await self._receive_messages(socket)
+        finally:
+            refusals_task.cancel()
+            if not socket.closed:
+                socket.disable_monitor()
+            monitor.close(0)
+
+    async def _watch_refusals(self, monitor: zmq.asyncio.Socket, public_key: str) -> None:
+        """Notes that the manager does not take the key: it ends such a connection before any message."""
+        while True:
+            await monitor.recv_multipart()
+            command = f"backend.ai mgr allow-agent {shlex.quote(self.agent_id)} {shlex.quote(public_key)}"
+            self._note_refusal(f"the key is allowed for no agent; to allow it: {command}")
+
+    def _note_refusal(self, reason: str) -> None:
+        if self._refusal != reason:
+            log.warning("the manager refuses this agent: %s", reason)
+        self._refusal = reason
+
+    async def _receive_messages(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             message_parts = await socket.recv_multipart()
             try:
@@ -261,7 +282,5 @@ class ZmqAgentEndpoint:
                 log.info("connected to the manager at %s", self.connect)
                 self._connected.set()
         else:
-            if self._refusal != envelope.name:
-                log.warning("the manager refuses this agent: %s", envelope.name)
-            self._refusal = envelope.name
+            self._note_refusal(envelope.name)
             self._mark_lost(envelope.name)
