@@ -1,6 +1,6 @@
 import { Modal, Stack, Text } from '@mantine/core';
-import { useQueryClient } from '@tanstack/react-query';
-import { useSyncExternalStore } from 'react';
+import { type QueryClient, useQueryClient } from '@tanstack/react-query';
+import { useEffect, useSyncExternalStore } from 'react';
 import { useTranslation } from 'react-i18next';
 import { expiry } from '../api/expiry';
 import { keys } from '../api/keys';
@@ -8,20 +8,37 @@ import type { Login } from '../api/login';
 import { useMe } from '../api/me';
 import { LoginForm } from '../features/login/LoginForm';
 
-/** Asks for the password over the page, so that nothing on it is lost. Another person starts from an empty cache. */
+/** Tells whether an access key is that of another person than the one of the page. */
+function isOther(client: QueryClient, accessKey: string): boolean {
+  const previous = client.getQueryData<Login | null>(keys.login);
+  return previous != null && previous.accessKey !== accessKey;
+}
+
+/**
+ * Asks for the password over the page, so that nothing on it is lost.
+ *
+ * When another person logs in, here or in another tab, the page starts anew: its cookie is theirs from then on.
+ */
 export function ExpiredDialog() {
   const { t } = useTranslation('login');
   const isExpired = useSyncExternalStore(expiry.subscribe, expiry.isExpired);
   const client = useQueryClient();
   const me = useMe();
+  useEffect(
+    () =>
+      expiry.onLogin((accessKey) => {
+        if (isOther(client, accessKey)) window.location.reload();
+        else expiry.settle();
+      }),
+    [client],
+  );
   const onLogin = (login: Login) => {
-    const previous = client.getQueryData<Login | null>(keys.login);
-    if (previous && previous.accessKey !== login.accessKey) {
+    if (isOther(client, login.accessKey)) {
       window.location.reload();
       return;
     }
     client.setQueryData(keys.login, login);
-    expiry.renew();
+    expiry.renew(login.accessKey);
   };
   return (
     <Modal

@@ -10,6 +10,8 @@ import {
   type SearchSchemaInput,
   stripSearchParams,
 } from '@tanstack/react-router';
+import { expiry } from '../api/expiry';
+import type { Login } from '../api/login';
 import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/draft';
@@ -78,12 +80,18 @@ const verifyEmail = createRoute({
   component: pageWithMessages('signUp', () => import('../features/login/signup/VerifyEmailPage')),
 });
 
-/** Leads who is not logged in to the login page, and back afterwards. */
+let reported: Login | null = null;
+
+/** Leads who is not logged in to the login page, and back afterwards. Reports a login that is new to this page. */
 async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
   const known = await context.client.ensureQueryData(loginQuery);
   if (known === null) {
     context.client.removeQueries({ queryKey: loginQuery.queryKey });
     throw redirect({ to: '/login', search: location.href === '/' ? {} : { next: location.href } });
+  }
+  if (known !== reported) {
+    reported = known;
+    expiry.renew(known.accessKey);
   }
   void context.client.prefetchQuery(meOptions);
 }
