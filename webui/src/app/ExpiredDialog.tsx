@@ -6,12 +6,19 @@ import { expiry } from '../api/expiry';
 import { keys } from '../api/keys';
 import type { Login } from '../api/login';
 import { useMe } from '../api/me';
+import { forgetPerson } from '../api/personal';
 import { LoginForm } from '../features/login/LoginForm';
 
 /** Tells whether an access key is that of another person than the one of the page. */
 function isOther(client: QueryClient, accessKey: string): boolean {
   const previous = client.getQueryData<Login | null>(keys.login);
   return previous != null && previous.accessKey !== accessKey;
+}
+
+/** Loads the page again; what the person before was sending ends first, so that none of it is sent by the next one. */
+function startAnew(): void {
+  forgetPerson();
+  window.location.reload();
 }
 
 /**
@@ -27,14 +34,14 @@ export function ExpiredDialog() {
   useEffect(
     () =>
       expiry.onLogin((accessKey) => {
-        if (isOther(client, accessKey)) window.location.reload();
+        if (isOther(client, accessKey)) startAnew();
         else expiry.settle();
       }),
     [client],
   );
   const onLogin = (login: Login) => {
     if (isOther(client, login.accessKey)) {
-      window.location.reload();
+      startAnew();
       return;
     }
     client.setQueryData(keys.login, login);
