@@ -56,7 +56,12 @@ function Members({ project, rights }: { project: Project; rights: Rights }) {
       width: '130px',
       orderBy: 'status',
       isSecondary: true,
-      cell: (row) => <StatusBadge tone={row.status === 'active' ? 'good' : 'idle'} label={row.status} />,
+      cell: ({ status }) => (
+        <StatusBadge
+          tone={status === 'active' ? 'good' : 'idle'}
+          label={t(`userStatus.${status}` as 'userStatus.active', status)}
+        />
+      ),
     },
     ...(rights.changes
       ? [
