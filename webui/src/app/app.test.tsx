@@ -130,6 +130,24 @@ describe('the shell', () => {
   });
 });
 
+describe('addresses', () => {
+  it.each([
+    ['/account?page=2.5', { page: 2 }],
+    ['/claims?page=1e300', { page: 1_000_000 }],
+    ['/system/errors?page=0', {}],
+    ['/queue?page=x', {}],
+  ])('%s', async (path, search) => {
+    const { router } = openPage(path, server);
+    await waitFor(() => expect(router.state.matches.at(-1)?.search).toEqual(search));
+  });
+  it('has a title where a project cannot be read', async () => {
+    server.on('gql group', () => ({ status: 400, body: { title: 'not a UUID' } }));
+    openPage('/projects/zz', server);
+    expect(await screen.findByText('not a UUID')).toBeDefined();
+    expect(screen.getByRole('heading', { level: 1, name: 'Project' })).toBeDefined();
+  });
+});
+
 describe('logging out', () => {
   it('says that it failed, and goes with what modules keep once it succeeds', async () => {
     let isAway = true;
