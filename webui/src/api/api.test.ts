@@ -84,7 +84,7 @@ describe('send', () => {
     const reply = rest.GET('/manager/announcement', {});
     await expect.poll(() => expiry.isExpired()).toBe(true);
     isLoggedIn = true;
-    expiry.renew();
+    expiry.settle();
     expect((await reply).data?.message).toBe('hello');
   });
   it.each([true, false])('does not repeat a write, with a login: %s', async (authenticated) => {
@@ -93,7 +93,7 @@ describe('send', () => {
     server.on('PATCH /func/auth/ssh-keypair', () => ({ status: 401, body: { title: 'no login' } }));
     await expect(rest.PATCH('/auth/ssh-keypair', {})).rejects.toMatchObject({ status: 401 });
     expect(expiry.isExpired()).toBe(!authenticated);
-    expiry.renew();
+    expiry.settle();
     expect(server.requests.filter(({ key }) => key.startsWith('PATCH'))).toHaveLength(1);
   });
 });

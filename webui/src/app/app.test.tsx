@@ -1,6 +1,7 @@
-import { screen, within } from '@testing-library/react';
+import { screen, waitFor, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
-import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest';
+import { expiry } from '../api/expiry';
 import { installStyleNonce } from '../api/nonce';
 import { onForget } from '../api/personal';
 import { openPage } from '../testing/render';
@@ -94,6 +95,56 @@ describe('the shell', () => {
     await userEvent.type(screen.getByLabelText('Password'), 'secret');
     await userEvent.click(screen.getByRole('button', { name: 'Log in' }));
     expect(await screen.findByText('There are no images')).toBeDefined();
+  });
+  describe('beside another tab', () => {
+    const tab = new BroadcastChannel('backendai-login');
+    afterAll(() => tab.close());
+
+    it('reports its login', async () => {
+      const reported = new Promise((resolve) => {
+        tab.addEventListener('message', ({ data }) => resolve(data), { once: true });
+      });
+      openPage('/nowhere', server);
+      expect(await reported).toBe('AKIATEST');
+    });
+    it('goes on when the same person logs in there, and starts anew when another does', async () => {
+      const reload = vi.spyOn(window.location, 'reload').mockImplementation(() => undefined);
+      openPage('/nowhere', server);
+      await screen.findByText('There is no such page');
+      expiry.report();
+      tab.postMessage('AKIATEST');
+      await waitFor(() => expect(expiry.isExpired()).toBe(false));
+      expect(reload).not.toHaveBeenCalled();
+      tab.postMessage('AKIAOTHER');
+      await waitFor(() => expect(reload).toHaveBeenCalledTimes(1));
+    });
+  });
+  it('does not ask again after a login on the page of its own', async () => {
+    const { router, client } = openPage('/nowhere', server);
+    await screen.findByText('There is no such page');
+    expiry.report();
+    await router.navigate({ to: '/login', search: {} });
+    client.clear();
+    await router.navigate({ to: '/elsewhere' as '/' });
+    await waitFor(() => expect(expiry.isExpired()).toBe(false));
+  });
+});
+
+describe('addresses', () => {
+  it.each([
+    ['/account?page=2.5', { page: 2 }],
+    ['/claims?page=1e300', { page: 1_000_000 }],
+    ['/system/errors?page=0', {}],
+    ['/queue?page=x', {}],
+  ])('%s', async (path, search) => {
+    const { router } = openPage(path, server);
+    await waitFor(() => expect(router.state.matches.at(-1)?.search).toEqual(search));
+  });
+  it('has a title where a project cannot be read', async () => {
+    server.on('gql group', () => ({ status: 400, body: { title: 'not a UUID' } }));
+    openPage('/projects/zz', server);
+    expect(await screen.findByText('not a UUID')).toBeDefined();
+    expect(screen.getByRole('heading', { level: 1, name: 'Project' })).toBeDefined();
   });
 });
 

@@ -10,6 +10,8 @@ import {
   type SearchSchemaInput,
   stripSearchParams,
 } from '@tanstack/react-router';
+import { expiry } from '../api/expiry';
+import type { Login } from '../api/login';
 import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
 import { draftOf, searchOf } from '../features/launch/draft';
@@ -36,6 +38,14 @@ function textsOf<K extends string>(search: Record<string, unknown>, ...names: K[
   return Object.fromEntries(names.map((name) => [name, textOf(search[name])]).filter(([, text]) => text !== '')) as {
     [name in K]?: string;
   };
+}
+
+const lastPage = 1_000_000; // what servers count stays an integer
+
+/** Returns the page of a list that an address names, as a whole number; undefined, in place of what it says, for the first. */
+function pageOf(search: Record<string, unknown>): { page?: number | undefined } {
+  const page = Math.floor(Number(search.page));
+  return { page: page > 1 ? Math.min(page, lastPage) : undefined };
 }
 
 /** A page that is loaded when it is opened, with its messages. */
@@ -78,12 +88,18 @@ const verifyEmail = createRoute({
   component: pageWithMessages('signUp', () => import('../features/login/signup/VerifyEmailPage')),
 });
 
-/** Leads who is not logged in to the login page, and back afterwards. */
+let reported: Login | null = null;
+
+/** Leads who is not logged in to the login page, and back afterwards. Reports a login that is new to this page. */
 async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
   const known = await context.client.ensureQueryData(loginQuery);
   if (known === null) {
     context.client.removeQueries({ queryKey: loginQuery.queryKey });
     throw redirect({ to: '/login', search: location.href === '/' ? {} : { next: location.href } });
+  }
+  if (known !== reported) {
+    reported = known;
+    expiry.renew(known.accessKey);
   }
   void context.client.prefetchQuery(meOptions);
 }
@@ -180,8 +196,8 @@ const sessions = createRoute({
 const arrays = createRoute({
   getParentRoute: () => shell,
   path: '/sessions/arrays',
-  validateSearch: (search): { page?: number; all?: boolean } => ({
-    ...(Number(search.page) > 1 ? { page: Math.floor(Number(search.page)) } : {}),
+  validateSearch: (search): { page?: number | undefined; all?: boolean } => ({
+    ...pageOf(search),
     ...(search.all === true ? { all: true } : {}),
   }),
   component: pageWithMessages('sessionWork', () => import('../features/sessions/pages/ArraysPage')),
@@ -213,9 +229,9 @@ const images = createRoute({
 const artifacts = createRoute({
   getParentRoute: () => shell,
   path: '/artifacts',
-  validateSearch: (search): { q?: string; type?: string; page?: number } => ({
+  validateSearch: (search): { q?: string; type?: string; page?: number | undefined } => ({
     ...textsOf(search, 'q', 'type'),
-    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+    ...pageOf(search),
   }),
   component: pageWithMessages('artifacts', () => import('../features/artifacts/pages/ArtifactsPage')),
 });
@@ -230,8 +246,8 @@ const artifact = createRoute({
 const claims = createRoute({
   getParentRoute: () => shell,
   path: '/claims',
-  validateSearch: (search): { page?: number; show?: string } => ({
-    ...(Number(search.page) > 1 ? { page: Math.floor(Number(search.page)) } : {}),
+  validateSearch: (search): { page?: number | undefined; show?: string } => ({
+    ...pageOf(search),
     ...textsOf(search, 'show'),
   }),
   component: pageWithMessages('claims', () => import('../features/claims/pages/ClaimsPage')),
@@ -251,8 +267,7 @@ const templates = createRoute({
 const account = createRoute({
   getParentRoute: () => shell,
   path: '/account',
-  validateSearch: (search): { page?: number } =>
-    Number.isInteger(search.page) && Number(search.page) > 1 ? { page: Number(search.page) } : {},
+  validateSearch: pageOf,
   component: pageWithMessages(['account', 'dotfiles'], () => import('../features/account/pages/AccountPage')),
 });
 
@@ -335,7 +350,7 @@ const systemAudit = createRoute({
 const systemErrors = createRoute({
   getParentRoute: () => shell,
   path: '/system/errors',
-  validateSearch: (search): { page?: number } => (Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  validateSearch: pageOf,
   component: pageWithMessages('operations', () => import('../features/operations/pages/ErrorsPage')),
 });
 
@@ -414,8 +429,8 @@ const service = createRoute({
 const serviceTab = createRoute({
   getParentRoute: () => shell,
   path: '/services/$id/$tab',
-  validateSearch: (search): { page?: number; by?: UseGrouping; as?: Mode } => ({
-    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+  validateSearch: (search): { page?: number | undefined; by?: UseGrouping; as?: Mode } => ({
+    ...pageOf(search),
     ...(isUseGrouping(search.by) ? { by: search.by } : {}),
     ...(isMode(search.as) ? { as: search.as } : {}),
   }),
@@ -440,9 +455,9 @@ const projectUsage = createRoute({
 const queue = createRoute({
   getParentRoute: () => shell,
   path: '/queue',
-  validateSearch: (search): { group?: string; page?: number } => ({
+  validateSearch: (search): { group?: string; page?: number | undefined } => ({
     ...(textOf(search.group) === '' ? {} : { group: textOf(search.group) }),
-    ...(Number(search.page) > 1 ? { page: Number(search.page) } : {}),
+    ...pageOf(search),
   }),
   component: pageWithMessages('queue', () => import('../features/queue/pages/QueuePage')),
 });

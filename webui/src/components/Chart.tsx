@@ -8,6 +8,13 @@ export interface Series {
   values: (number | null)[];
 }
 
+/** Returns the range of the times of a chart; of one alone the minute before it, where uPlot would show three years. */
+export function timeRange(times: readonly number[]): [number | null, number | null] {
+  const [first = null] = times;
+  const last = times.at(-1) ?? null;
+  return [first !== null && first === last ? first - 60 : first, last];
+}
+
 /** A chart of values over time, redrawn in place as values come; its values are told by a table beside it. */
 export function Chart({
   times,
@@ -46,7 +53,10 @@ export function Chart({
         height: 150,
         legend: { show: labels.length > 1 },
         cursor: { drag: { x: false, y: false } },
-        scales: { y: { range: (_, __, max) => [0, Math.max(shown.current.capacity ?? 0, max || 1)] } },
+        scales: {
+          x: { range: () => timeRange(shown.current.times) },
+          y: { range: (_, __, max) => [0, Math.max(shown.current.capacity ?? 0, max || 1)] },
+        },
         axes: [axis, { ...axis, size: 72, values: (_, values) => values.map((value) => shown.current.format(value)) }],
         series: [
           {},

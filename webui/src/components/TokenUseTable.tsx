@@ -33,7 +33,7 @@ export function TokenUseTable({
         { label: t('use.prompt'), cell: (row) => number(row.prompt_tokens) },
         { label: t('use.cached'), cell: (row) => number(row.cached_tokens) },
         { label: t('use.output'), cell: (row) => number(row.output_tokens) },
-        { label: t('use.busy'), cell: (row) => formatDuration(row.busy_s) },
+        { label: t('use.busy'), cell: (row) => formatDuration(row.busy_s, i18n.language) },
       ]}
     />
   );

@@ -15,21 +15,25 @@ export function formatMoment(at: Date, language: string): string {
 }
 
 const units = [
-  ['d', 86_400],
-  ['h', 3600],
-  ['min', 60],
-  ['s', 1],
+  ['d', '일', 86_400],
+  ['h', '시간', 3600],
+  ['min', '분', 60],
+  ['s', '초', 1],
 ] as const;
 
 /** A duration by its two largest units, such as "2 h 5 min"; below ten seconds with one decimal place. */
-export function formatDuration(seconds: number): string {
-  if (seconds < 10) return `${(Math.round(Math.max(seconds, 0) * 10) / 10).toString()} s`;
+export function formatDuration(seconds: number, language: string): string {
+  const isKorean = language === 'ko';
+  if (seconds < 10) {
+    const tenths = Math.round(Math.max(seconds, 0) * 10) / 10;
+    return isKorean ? `${tenths}초` : `${tenths} s`;
+  }
   const parts: string[] = [];
   let rest = Math.round(seconds);
-  for (const [unit, size] of units) {
+  for (const [unit, korean, size] of units) {
     const count = Math.floor(rest / size);
     rest -= count * size;
-    if (count > 0) parts.push(`${count} ${unit}`);
+    if (count > 0) parts.push(isKorean ? `${count}${korean}` : `${count} ${unit}`);
     else if (parts.length > 0) break;
     if (parts.length === 2) break;
   }

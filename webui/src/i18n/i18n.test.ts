@@ -57,13 +57,15 @@ describe('chooseLanguage', () => {
 
 describe('formats', () => {
   it.each([
-    [0.04, '0 s'],
-    [0.26, '0.3 s'],
-    [65, '1 min 5 s'],
-    [3600, '1 h'],
-    [90_061, '1 d 1 h'],
-    [-3, '0 s'],
-  ])('duration %d', (seconds, text) => expect(formatDuration(seconds)).toBe(text));
+    [0.04, '0 s', '0초'],
+    [0.26, '0.3 s', '0.3초'],
+    [65, '1 min 5 s', '1분 5초'],
+    [3600, '1 h', '1시간'],
+    [90_061, '1 d 1 h', '1일 1시간'],
+    [-3, '0 s', '0초'],
+  ])('duration %d', (seconds, english, korean) => {
+    expect([formatDuration(seconds, 'en'), formatDuration(seconds, 'ko')]).toEqual([english, korean]);
+  });
   it.each([
     [0, '0 B'],
     [1536, '1.5 KiB'],

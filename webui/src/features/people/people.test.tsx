@@ -72,6 +72,13 @@ describe('the list of users', () => {
     await userEvent.click(within(dialog).getByRole('button', { name: 'Deactivate' }));
     expect((await within(dialog).findByRole('alert')).textContent).toContain('The last superadmin stays.');
   });
+  it('says the status of a user in the language of the page', async () => {
+    loginAs('superadmin');
+    const bob = { uuid: 'u1', email: 'bob@example.com', role: 'user', status: 'before-verification', groups: [] };
+    server.graphql('user_list', () => ({ user_list: { total_count: 1, items: [bob] } }));
+    openPage('/people', server);
+    expect(await screen.findByText('before verification')).toBeDefined();
+  });
   it('offers monitors nothing to change', async () => {
     loginAs('monitor');
     openPage('/people', server);

@@ -49,7 +49,12 @@ function Users({ q, sort, onSort }: ListProps) {
       label: t('column.status'),
       width: '130px',
       orderBy: 'status',
-      cell: (row) => <StatusBadge tone={row.status === 'active' ? 'good' : 'idle'} label={row.status ?? ''} />,
+      cell: ({ status }) => (
+        <StatusBadge
+          tone={status === 'active' ? 'good' : 'idle'}
+          label={t(`userStatus.${status}` as 'userStatus.active', status ?? '')}
+        />
+      ),
     },
     { id: 'domain', label: t('column.domain'), width: '120px', isSecondary: true, cell: (row) => row.domain_name },
     {

@@ -22,7 +22,7 @@ export function PoliciesPage() {
   const bytes = (value: number | null | undefined) =>
     Number.isFinite(limitOf(value)) ? formatBytes(limitOf(value), i18n.language) : '∞';
   const duration = (value: number | null | undefined) =>
-    Number.isFinite(limitOf(value)) ? formatDuration(limitOf(value)) : '∞';
+    Number.isFinite(limitOf(value)) ? formatDuration(limitOf(value), i18n.language) : '∞';
   const storage = [
     { label: t('column.name'), cell: (row: { name?: string | null }) => row.name },
     { label: t('column.folders'), cell: (row: { max_vfolder_count?: number | null }) => number(row.max_vfolder_count) },

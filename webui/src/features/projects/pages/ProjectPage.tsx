@@ -56,7 +56,12 @@ function Members({ project, rights }: { project: Project; rights: Rights }) {
       width: '130px',
       orderBy: 'status',
       isSecondary: true,
-      cell: (row) => <StatusBadge tone={row.status === 'active' ? 'good' : 'idle'} label={row.status} />,
+      cell: ({ status }) => (
+        <StatusBadge
+          tone={status === 'active' ? 'good' : 'idle'}
+          label={t(`userStatus.${status}` as 'userStatus.active', status)}
+        />
+      ),
     },
     ...(rights.changes
       ? [
@@ -129,17 +134,13 @@ export function ProjectPage() {
   return (
     <>
       <Crumbs list={<AnchorLink to="/projects">{t('title')}</AnchorLink>} here={project.data?.name ?? ''} />
-      <Query query={project}>
-        {(found) =>
-          found === null ? (
-            <Page title={t('one')}>
-              <EmptyState title={t('notThere')}>{t('notThereHint')}</EmptyState>
-            </Page>
-          ) : (
-            <Content project={found} />
-          )
-        }
-      </Query>
+      {project.data ? (
+        <Query query={project}>{(found) => found && <Content project={found} />}</Query>
+      ) : (
+        <Page title={t('one')}>
+          <Query query={project}>{() => <EmptyState title={t('notThere')}>{t('notThereHint')}</EmptyState>}</Query>
+        </Page>
+      )}
     </>
   );
 }

@@ -67,11 +67,14 @@ export function RolloutCard({ service }: { service: ServiceDetails }) {
                     .map(({ weight, hold_s: hold }) =>
                       hold === null
                         ? t('rollout.untilPromoted', { weight: number(weight) })
-                        : t('rollout.held', { weight: number(weight), time: formatDuration(hold) }),
+                        : t('rollout.held', { weight: number(weight), time: formatDuration(hold, i18n.language) }),
                     )
                     .join(' · '),
                 ]
-              : [t('policy.watch'), policy.kind === 'blue-green' ? formatDuration(policy.watch_s) : null],
+              : [
+                  t('policy.watch'),
+                  policy.kind === 'blue-green' ? formatDuration(policy.watch_s, i18n.language) : null,
+                ],
             [t('guard.title'), guardParts === null ? t('guard.none') : guardParts.join(' · ')],
             [
               t('guard.state'),

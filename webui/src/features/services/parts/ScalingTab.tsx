@@ -134,8 +134,11 @@ export function ScalingTab({ service }: { service: ServiceDetails }) {
                             metric: metricText(scaling.target.metric_source, scaling.target.metric),
                           }),
                     ],
-                    [t('field.idle'), scaling.min_replicas === 0 ? formatDuration(scaling.idle_s ?? 0) : null],
-                    [t('field.downDelay'), formatDuration(scaling.down_delay_s ?? 0)],
+                    [
+                      t('field.idle'),
+                      scaling.min_replicas === 0 ? formatDuration(scaling.idle_s ?? 0, i18n.language) : null,
+                    ],
+                    [t('field.downDelay'), formatDuration(scaling.down_delay_s ?? 0, i18n.language)],
                   ]}
                 />
               ) : (
@@ -172,7 +175,7 @@ export function ScalingTab({ service }: { service: ServiceDetails }) {
                       label: t('rule.step'),
                       cell: (rule) => (rule.step_size > 0 ? `+${rule.step_size}` : rule.step_size),
                     },
-                    { label: t('rule.cooldown'), cell: (rule) => formatDuration(rule.cooldown_seconds) },
+                    { label: t('rule.cooldown'), cell: (rule) => formatDuration(rule.cooldown_seconds, i18n.language) },
                     {
                       label: t('rule.bounds'),
                       cell: (rule) =>

@@ -20,7 +20,7 @@ interface Turn {
 function Figures({ shown }: { shown: ChatView }) {
   const { t, i18n } = useTranslation('playground');
   const parts = [
-    ...(shown.firstMs === null ? [] : [t('chat.first', { time: formatDuration(shown.firstMs / 1000) })]),
+    ...(shown.firstMs === null ? [] : [t('chat.first', { time: formatDuration(shown.firstMs / 1000, i18n.language) })]),
     ...(shown.tokens === 0 ? [] : [t(shown.isCounted ? 'chat.tokens' : 'chat.pieces', { count: shown.tokens })]),
     ...(shown.tokensPerSecond === null
       ? []

@@ -67,7 +67,7 @@ export function EmbeddingsForm({ service, models }: { service: string; models: r
               <AnswerState answer={answer} error={error} />
               {isDone && (
                 <Text size="sm" c="dimmed">
-                  {formatDuration(answer.ms / 1000)}
+                  {formatDuration(answer.ms / 1000, i18n.language)}
                 </Text>
               )}
             </Group>

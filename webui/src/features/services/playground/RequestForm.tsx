@@ -91,7 +91,7 @@ export function RequestForm({ service }: { service: string }) {
                 [t('request.status'), answer.status || null],
                 [t('request.answerType'), answer.mediaType],
                 [t('request.size'), answer.status ? formatBytes(answer.bytes, i18n.language) : null],
-                [t('request.time'), formatDuration(answer.ms / 1000)],
+                [t('request.time'), formatDuration(answer.ms / 1000, i18n.language)],
               ]}
             />
             {answer.shown.text !== '' &&

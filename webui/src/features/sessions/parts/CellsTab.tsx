@@ -51,7 +51,7 @@ function InputLine({ cell, book }: { cell: Cell; book: CellBook }) {
 }
 
 function CellCard({ cell, book, index, id }: { cell: Cell; book: CellBook; index: number; id: string }) {
-  const { t } = useTranslation('sessionWork');
+  const { t, i18n } = useTranslation('sessionWork');
   const interrupt = useInterrupt(id);
   const isBusy = cell.state === 'running' || cell.state === 'input';
   const number = index + 1;
@@ -87,7 +87,8 @@ function CellCard({ cell, book, index, id }: { cell: Cell; book: CellBook; index
             {cell.state !== 'new' && <StatusBadge tone={tones[cell.state]} label={t(`cells.state.${cell.state}`)} />}
           </span>
           <Text size="sm" c="dimmed" flex={1}>
-            {cell.number > 0 && `[${cell.number}]`} {cell.seconds !== null && formatDuration(cell.seconds)}
+            {cell.number > 0 && `[${cell.number}]`}{' '}
+            {cell.seconds !== null && formatDuration(cell.seconds, i18n.language)}
           </Text>
           <ActionIcon
             variant="subtle"

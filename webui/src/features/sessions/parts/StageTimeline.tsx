@@ -7,7 +7,7 @@ import classes from './StageTimeline.module.css';
 
 /** The stages of a session with how long each lasted. */
 export function StageTimeline({ history, isLive }: { history: string | null | undefined; isLive: boolean }) {
-  const { t } = useTranslation('sessions');
+  const { t, i18n } = useTranslation('sessions');
   const [now, setNow] = useState(() => new Date());
   useEffect(() => {
     if (!isLive) return;
@@ -27,7 +27,9 @@ export function StageTimeline({ history, isLive }: { history: string | null | un
           <b>{stage.status}</b>
           <span className={classes.detail}>
             <RelativeTime at={stage.at} />
-            {stage.seconds !== null && <> · {t('lasted', { duration: formatDuration(stage.seconds) })}</>}
+            {stage.seconds !== null && (
+              <> · {t('lasted', { duration: formatDuration(stage.seconds, i18n.language) })}</>
+            )}
           </span>
         </li>
       ))}

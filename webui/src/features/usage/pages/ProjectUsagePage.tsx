@@ -72,7 +72,7 @@ function MonthReport({ month }: { month: string }) {
               { label: t('projects.domain'), cell: (project) => project.domain_name },
               { label: t('projects.containers'), cell: (project) => formatNumber(project.c_count ?? 0, i18n.language) },
               { label: t('projects.heldTitle'), cell: heldText },
-              { label: t('projects.cpu'), cell: (project) => formatDuration(project.g_cpu_used ?? 0) },
+              { label: t('projects.cpu'), cell: (project) => formatDuration(project.g_cpu_used ?? 0, i18n.language) },
               { label: t('projects.read'), cell: (project) => bytes(project.g_io_read) },
               { label: t('projects.written'), cell: (project) => bytes(project.g_io_write) },
             ]}
@@ -105,7 +105,7 @@ function Containers({ containers }: { containers: readonly ContainerUsage[] }) {
           },
           { label: t('measure.cpu_allocated'), cell: (one) => formatNumber(one.smp, i18n.language) },
           { label: t('measure.mem_allocated'), cell: (one) => formatBytes(one.mem_allocated, i18n.language) },
-          { label: t('projects.cpu'), cell: (one) => formatDuration(one.cpu_used) },
+          { label: t('projects.cpu'), cell: (one) => formatDuration(one.cpu_used, i18n.language) },
           { label: t('projects.from'), cell: (one) => <RelativeTime at={one.started_at} /> },
           { label: t('projects.to'), cell: (one) => <RelativeTime at={one.terminated_at} /> },
         ]}
@@ -141,7 +141,7 @@ function PeriodReport({ project, from, to }: { project: string; from: string; to
                   [t('projects.domain'), usage.domain_name],
                   [t('projects.containers'), formatNumber(usage.c_count ?? 0, i18n.language)],
                   [t('projects.heldTitle'), heldText(usage)],
-                  [t('projects.cpu'), formatDuration(usage.g_cpu_used ?? 0)],
+                  [t('projects.cpu'), formatDuration(usage.g_cpu_used ?? 0, i18n.language)],
                   [t('projects.read'), formatBytes(usage.g_io_read ?? 0, i18n.language)],
                   [t('projects.written'), formatBytes(usage.g_io_write ?? 0, i18n.language)],
                 ]}
