@@ -106,9 +106,15 @@ def encode(
 
 def decode(data: bytes) -> Envelope:
     """Decodes a message. Raises msgspec.MsgspecError for anything that is no envelope."""
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except UnicodeDecodeError as e:
+        raise msgspec.DecodeError(str(e)) from None
 
 
 def decode_body(body: msgspec.Raw, kind: Any) -> Any:
     """Decodes a body. Raises msgspec.MsgspecError if it is not of that type."""
-    return msgspec.msgpack.decode(body, type=kind)
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except UnicodeDecodeError as e:
+        raise msgspec.DecodeError(str(e)) from None
