@@ -39,7 +39,7 @@ class FileOutbox:
         for line in lines:
             try:
                 observations.append(msgspec.json.decode(line, type=KernelObservation))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 log.warning("an observation in %s was cut short and is dropped; the state is reported anew", self._path)
         return observations
 
@@ -201,7 +201,7 @@ def _decode_record(key: str, value: bytes | None, kind: type[T]) -> T | None:
         if record.version == RECORD_VERSION:
             return record
         problem = f"version {record.version} is not {RECORD_VERSION}"
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         problem = str(e)
     log.error("the %s of kernel %s cannot be used: %s", kind.__name__, key, problem)
     return None
