@@ -123,3 +123,16 @@ def test_an_observation_that_is_cut_short_by_a_full_disk_takes_no_other_with_it(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     outbox.append(observation(3))
     assert [stored.kernel_id for stored in FileOutbox(tmp_path / "outbox.jsonl").load()] == ["k1", "k3"]
+
+
+def test_an_observation_cut_within_a_character_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "outbox"
+    outbox = FileOutbox(path)
+    queue = ObservationQueue(outbox, FakeManager(), agent_id="i-test", epoch=1)
+    queue.report("k", 1, KernelStatus.ERROR, KernelEventReason.UNKNOWN, message="장치")
+    whole_line = path.read_bytes()
+    path.write_bytes(whole_line[: whole_line.index("치".encode()) + 1])
+    for _ in range(2):
+        queue.report("k", 2, KernelStatus.TERMINATED, KernelEventReason.UNKNOWN)
+    outbox.close()
+    assert [observation.attempt for observation in FileOutbox(path).load()] == [2]

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
-from ai.backend.plugin.accelerator.shapes import InvalidResponse
+from ai.backend.plugin.accelerator.shapes import PLUGIN_CALLS, InvalidResponse
 from ai.backend.plugin.discovery import PluginSource, make_plugin
 from ai.backend.plugin.tracebacks import description_of
 from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
@@ -281,7 +281,7 @@ class PluginHandle:
 
         Raises:
             PluginError: the call failed, timed out or returned an invalid answer; the plugin is unhealthy now.
-            BackendError, TerminationDeferred: the plugin raised it on purpose.
+            BackendError, TerminationDeferred: the plugin raised it on purpose, in a hook or an operation.
         """
         plugin = self.plugin
         self._call_counts[plugin] = self._call_counts.get(plugin, 0) + 1
@@ -293,8 +293,13 @@ class PluginHandle:
         except TimeoutError:
             fault_text = self._record_fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault_text}") from None
-        except (BackendError, TerminationDeferred):
+        except TerminationDeferred:
             raise
+        except BackendError as e:
+            if not isinstance(e, PluginError) and call_kind not in PLUGIN_CALLS:
+                raise
+            fault_text = self._record_fault(call_kind, f"{call_kind} failed: {e.message}")
+            raise PluginError(f"the plugin {self.key}: {fault_text}", data=e.data) from None
         except InvalidResponse as e:
             raise PluginError(f"the plugin {self.key}: {self._record_fault(call_kind, f'{call_kind}: {e}')}") from None
         except (Exception, SystemExit) as e:

@@ -71,7 +71,7 @@ def read_cluster_file(path: Path) -> ClusterFile | None:
         return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InvalidInput(f"{path} is damaged ({e}). Remove it and start again: no session is lost.") from None
 
 

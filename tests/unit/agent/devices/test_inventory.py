@@ -21,7 +21,7 @@ from ai.backend.common.devices import (
     DeviceSlot,
     SlotDisplay,
 )
-from ai.backend.common.errors import InsufficientResource
+from ai.backend.common.errors import InsufficientResource, PluginError, Unavailable
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SlotType
@@ -304,3 +304,20 @@ async def test_a_slot_of_another_plugin_withholds_nothing(node: Node) -> None:
     await node.refresh()
     node.hold("k", SlotName("tpu.device"), "1", device="g-0")
     assert node.health() == {"g-0": "", "g-1": ""}
+
+
+@pytest.mark.parametrize("error", [PluginError("no answer"), Unavailable("no answer"), ValueError("no answer")])
+async def test_a_plugin_that_cannot_list_its_devices_is_degraded(error: Exception) -> None:
+    async def fail(self: Any) -> Sequence[ComputeDevice]:
+        raise error
+
+    class Broken(Gpu):
+        list_devices = fail
+
+    plugins = PluginSet([PluginSource(Broken.key, partial(_same, Broken))], AgentSettings())
+    inventory = Inventory(plugins, 0)
+    await inventory.refresh(0.0)
+    assert "list_devices failed" in (plugins.handles[0].reason or "")
+    assert "no answer" in (plugins.handles[0].reason or "")
+    await inventory.close()
+    await plugins.stop()

@@ -59,7 +59,7 @@ class Cordons:
         for name, value in store.items().items():
             try:
                 cordon = msgspec.json.decode(value, type=Cordon)
-            except msgspec.MsgspecError as e:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
                 log.error("the cordon %s cannot be read: %s", name, e)
                 continue
             self._cordons[cordon.device_name, DeviceId(cordon.device_id)] = cordon

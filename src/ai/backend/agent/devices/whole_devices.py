@@ -113,7 +113,7 @@ class WholeDevices:
             try:
                 plugin_key, device_id = msgspec.json.decode(name, type=tuple[str, DeviceId])
                 device = msgspec.json.decode(value, type=ComputeDevice)
-            except msgspec.MsgspecError as e:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
                 log.error("what the device %s offers as a whole cannot be read: %s", name, e)
                 continue
             self._devices.setdefault(plugin_key, {})[device_id] = device

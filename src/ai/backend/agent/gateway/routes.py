@@ -59,7 +59,7 @@ class Routes:
                     name = key.removeprefix(_KEY_PREFIX)
                     self._routes[name] = Route(name, record, load_authority(record.authority))
                     continue
-            except (msgspec.MsgspecError, BackendError) as e:
+            except (msgspec.MsgspecError, UnicodeDecodeError, BackendError) as e:
                 log.warning("a stored route cannot be read and is closed: %s", e)
             self._values.delete(key)
 

@@ -84,7 +84,7 @@ class Checkpoint:
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
             try:
                 record = msgspec.json.decode(path.read_bytes(), type=WorkloadRecord)
-            except msgspec.MsgspecError as e:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
                 log.error("the record %s is damaged and not used: %s", path, e)
                 continue
             records[record.uid] = record
