@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from ai.backend.common.states import SessionStatus
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.manager.composition.stores import Stores
+from ai.backend.manager.db import metadata
 from ai.backend.manager.main import main
 from ai.backend.manager.sessions.model import STARTED_OVER
 from ai.backend.manager.sessions.tables import kernels, sessions
@@ -172,3 +174,57 @@ def test_a_passphrase_is_asked_for_twice_and_comes_from_the_environment(
     monkeypatch.setenv("BACKENDAI_BACKUP_PASSPHRASE", "another passphrase")
     result = CliRunner().invoke(main, [*arguments, "restore", str(tmp_path / "one"), "--print-settings"])
     assert (result.exit_code, "does not open" in result.output) == (1, True)
+
+
+async def _content(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Returns the rows of all tables, in no order."""
+    database = Database(url)
+    try:
+        return {
+            table.name: sorted((tuple(row) for row in await database.fetch(select(table))), key=repr)
+            for table in metadata.sorted_tables
+        }
+    finally:
+        await database.close()
+
+
+async def _scalar(url: str, query: Select[tuple[Any]]) -> Any:
+    database = Database(url)
+    try:
+        return await database.run_write(lambda connection: connection.execute(query).scalar_one())
+    finally:
+        await database.close()
+
+
+@pytest.mark.needs("postgres")
+async def test_a_sqlite_database_moves_to_postgresql(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    old = Site(tmp_path / "old", f"sqlite:///{migrated(tmp_path / 'old/manager.db')}")
+    await asyncio.to_thread(old.mgr, "bootstrap")
+    await old.fill()
+    await asyncio.to_thread(old.mgr, "etcd", "put", "volumes/local", "x")
+    before = await _content(old.url)
+    server = shared_server()
+    new = Site(tmp_path / "new", server.url(server.create()))
+    said = await asyncio.to_thread(new.mgr, "import-sqlite", str(tmp_path / "old/manager.db"))
+    assert f"{sum(map(len, before.values()))} rows" in said
+    assert await _content(new.url) == before
+    assert sum(1 for rows in before.values() if rows) > 10
+    assert (await asyncio.to_thread(new.mgr, "etcd", "get", "volumes/local")).strip() == "x"
+    assert (new.folder / "secrets.key").read_text() == (old.folder / "secrets.key").read_text()
+    for table in metadata.sorted_tables:
+        if (column := table.autoincrement_column) is not None:
+            next_number = func.nextval(func.pg_get_serial_sequence(table.name, column.name))
+            assert await _scalar(new.url, select(next_number)) > max((row[0] for row in before[table.name]), default=0)
+    with pytest.raises(AssertionError, match="has rows in"):
+        await asyncio.to_thread(new.mgr, "import-sqlite", str(tmp_path / "old/manager.db"))
+
+
+def test_only_a_database_of_this_version_moves_and_only_to_postgresql(tmp_path: Path) -> None:
+    migrated(tmp_path / "old.db")
+    site = Site(tmp_path / "new", f"sqlite:///{tmp_path}/new/manager.db")
+    with pytest.raises(AssertionError, match=r"database\.url"):
+        site.mgr("import-sqlite", str(tmp_path / "old.db"))
+    (tmp_path / "other.db").touch()
+    with pytest.raises(AssertionError, match=r"no PostgreSQL|revision None"):
+        site.mgr("import-sqlite", str(tmp_path / "other.db"))

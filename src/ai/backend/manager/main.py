@@ -10,7 +10,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.infra.process.daemon import config_option, log_level_option
 from ai.backend.infra.settings.check import config as config_group
 from ai.backend.manager.commands.api import api
-from ai.backend.manager.commands.backup import backup, restore
+from ai.backend.manager.commands.backup import backup, import_sqlite, restore
 from ai.backend.manager.commands.bootstrap import bootstrap
 from ai.backend.manager.commands.diagnose import diagnose
 from ai.backend.manager.commands.etcd import etcd
@@ -45,6 +45,6 @@ def main(context: click.Context, config: Path | None, log_level: str | None) -> 
 
 for _command in (
     *(start_server, bootstrap, schema, fixture, clear_history, dbshell, etcd, image, secrets, scheduler, api),
-    *(allow_agent, generate_rpc_keypair, diagnose, config_group, backup, restore, pki),
+    *(allow_agent, generate_rpc_keypair, diagnose, config_group, backup, restore, import_sqlite, pki),
 ):
     main.add_command(_command)

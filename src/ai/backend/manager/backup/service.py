@@ -89,7 +89,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
             key=secret.new_derivation(),
         )
         keys_before = self.keys.read()
-        configuration = await _entries(self.config)
+        configuration = await entries_of(self.config)
         writer = BackupWriter(path, head)
         try:
             with writer.open_database(is_compressed=self.database.kind == "postgresql") as stream:
@@ -130,7 +130,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
                 write_atomically(key_path, key_content, mode=mode)
             report(f"{len(sealed_part.files)} keys are back")
             if self.config is not None:
-                await _put_entries(self.config, sealed_part.configuration)
+                await put_entries(self.config, sealed_part.configuration)
                 report(f"{len(sealed_part.configuration)} values of the shared configuration are back")
             if with_database:
                 with reader.open_database(sealed_part) as stream:
@@ -168,7 +168,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
             restored_values = {(entry.scope, entry.key): entry.value for entry in sealed_part.configuration}
             other_entries = [
                 entry_
-                for entry_ in await _entries(self.config)
+                for entry_ in await entries_of(self.config)
                 if restored_values.get((entry_.scope, entry_.key)) != entry_.value
             ]
             if other_entries:
@@ -202,7 +202,7 @@ def read_settings(path: Path, secret: Secret) -> str:
         reader.close()
 
 
-async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
+async def entries_of(config: ConfigStore | None) -> list[ConfigEntry]:
     """Returns the values of the shared configuration, except values that managers write themselves."""
     if config is None:
         return []
@@ -214,7 +214,7 @@ async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
     ]
 
 
-async def _put_entries(config: ConfigStore, entries: Sequence[ConfigEntry]) -> None:
+async def put_entries(config: ConfigStore, entries: Sequence[ConfigEntry]) -> None:
     entries_of_scope: dict[tuple[str, str], list[ConfigEntry]] = {}
     for entry in entries:
         entries_of_scope.setdefault(entry.scope, []).append(entry)

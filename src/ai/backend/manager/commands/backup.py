@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -12,13 +13,16 @@ from typing import TypeVar
 
 import click
 
-from ai.backend.common.errors import InvalidInput
+from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.infra.clock import SystemClock
+from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
+from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.database.migrate import history
 from ai.backend.infra.process.daemon import reported_errors
 from ai.backend.infra.settings import search_path
 from ai.backend.manager.backup.archive import KeyFile, Passphrase, Secret
-from ai.backend.manager.backup.service import Backups, KeyPaths, read_settings
+from ai.backend.manager.backup.service import Backups, KeyPaths, entries_of, put_entries, read_settings
+from ai.backend.manager.backup.sql_import import SqliteImport
 from ai.backend.manager.backup.sql_postgres import PostgresCopier
 from ai.backend.manager.backup.sql_sqlite import SqliteCopier
 from ai.backend.manager.backup.store import DatabaseCopier
@@ -30,7 +34,7 @@ from ai.backend.manager.composition.backing_services import (
     secrets_file,
 )
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.db import MIGRATIONS
+from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD, metadata
 
 T = TypeVar("T")
 _PASSPHRASE_VARIABLE = "BACKENDAI_BACKUP_PASSPHRASE"
@@ -175,3 +179,58 @@ def restore(
 
     _run_on_backups(settings, file.absolute().parent, work)
     click.echo("Start the managers: they bring the tables up to date, and find the sessions of the agents.")
+
+
+@click.command("import-sqlite")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+def import_sqlite(settings: ManagerSettings, file: Path) -> None:
+    """Fill the empty PostgreSQL database of the settings with what the SQLite database FILE has.
+
+    So an installation that began with `backend.ai up` goes on as services of its own. No manager may run. The key
+    `secrets.key` beside FILE, which opens the secrets in it, is copied too; FILE stays as it is.
+    """
+
+    path = file.absolute()
+
+    async def fill(config: ConfigStore, source: Database, target: Database) -> int:
+        sqlite_import = SqliteImport(source, target, metadata)
+        await sqlite_import.check(SCHEMA_HEAD)
+        _copy_secrets_key(path.with_name("secrets.key"), secrets_file(settings))
+        await upgrade(target, MIGRATIONS, head=SCHEMA_HEAD)
+        await sqlite_import.check_target_is_empty()
+        source_config = SQLiteConfigStore(source)
+        for store in (source_config, config):
+            if isinstance(store, SQLiteConfigStore):
+                await store.setup()
+        await put_entries(config, await entries_of(source_config))
+        return await sqlite_import.run(path.parent)
+
+    async def main() -> int:
+        source, target = Database(f"sqlite:///{path}"), default_database(settings)
+        etcd = etcd_store(settings)
+        try:
+            return await fill(etcd or SQLiteConfigStore(target), source, target)
+        finally:
+            await source.close()
+            await target.close()
+            if etcd is not None:
+                await etcd.close()
+
+    with reported_errors():
+        row_count = asyncio.run(main())
+    click.echo(f"{row_count} rows and the shared configuration are copied. Start the managers.")
+
+
+def _copy_secrets_key(source_path: Path, target_path: Path) -> None:
+    """Copies the key that opens the secrets of a database. Raises Conflict if another key is there."""
+    if not source_path.is_file():
+        return
+    if target_path.exists():
+        if target_path.read_bytes() != source_path.read_bytes():
+            raise Conflict(f"{target_path} does not open the secrets that {source_path} opens: move it away")
+        return
+    target_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(target_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as output, source_path.open("rb") as source:
+        shutil.copyfileobj(source, output)
