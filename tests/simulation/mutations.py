@@ -23,13 +23,16 @@ _MISSING_NAME = re.compile(r"\b(AttributeError|NameError|ImportError|UnboundLoca
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """``old`` occurs once in the module below ``ai.backend``. ``why_not``: why no seed finds it; empty if one does."""
+    """``old`` occurs once in the module below ``ai.backend``. ``why_not``: why no seed finds it; empty if one does.
+    The seeds that look for it begin at ``first_seed``.
+    """
 
     name: str
     module: str
     old: str
     new: str
     why_not: str = ""
+    first_seed: int = 0
 
 
 class NoSuchText(Exception):
@@ -110,7 +113,7 @@ def find(mutation: Mutation, *, seeds: int) -> tuple[Mutation, tuple[int, str] |
         NoSuchText: the new text names what no longer exists, so that it fails by itself.
     """
     with applied(mutation):
-        for seed in range(seeds):
+        for seed in range(mutation.first_seed, mutation.first_seed + seeds):
             _, fault = fault_of(seed)
             if fault is not None:
                 if _MISSING_NAME.search(fault):

@@ -62,18 +62,14 @@ def test_a_real_api_server_takes_the_objects(kubernetes_cluster: Cluster) -> Non
 
 def test_every_daemon_takes_its_settings(kubernetes_cluster: Cluster, tmp_path: Path) -> None:
     """A table that the chart misspells would be found by the first installation only."""
-    secrets = {"storage-proxy.toml": "BACKEND_STORAGE_", "proxy-coordinator.toml": "BACKEND_PROXY_COORDINATOR_"}
     checked = []
     for item in yaml.safe_load_all(render(kubernetes_cluster).stdout):
         for name, text in (item.get("data") or {}).items() if item["kind"] == "ConfigMap" else ():
             if name not in CHECKS:
                 continue
-            (tmp_path / name).write_text(text)
-            environ = {**os.environ, **_secrets(secrets.get(name, "BACKEND_PROXY_WORKER_"))}
+            (tmp_path / name).write_text(_with_environment(name, text))
             command = [sys.executable, "-m", "ai.backend.cli.main", CHECKS[name], "config", "check"]
-            done = subprocess.run(
-                [*command, str(tmp_path / name)], capture_output=True, text=True, check=False, env=environ
-            )
+            done = subprocess.run([*command, str(tmp_path / name)], capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
             checked.append(name)
     assert sorted(checked) == sorted(CHECKS)
@@ -99,6 +95,17 @@ def test_wrong_values_are_named(kubernetes_cluster: Cluster, option: str, proble
     done = render(kubernetes_cluster, "--set", option)
     assert done.returncode != 0
     assert problem in done.stderr
+
+
+def _with_environment(name: str, text: str) -> str:
+    """Returns settings with what a daemon gets from its environment: passwords, and the names under which it serves."""
+    secrets = f'[secrets]\napi-secret = "{"a" * 40}"\n'
+    if name == "storage-proxy.toml":
+        text = text.replace("[storage-proxy]", f'[storage-proxy]\nsecret = "{"s" * 40}"')
+        return text.replace("[api.manager]", f'[api.manager]\nsecret = "{"m" * 40}"')
+    if name == "proxy-worker.toml":
+        return f'{text}\n[proxy_worker.wildcard_domain]\ndomain = ".example.org"\n{secrets}'
+    return f"{text}\n{secrets}" if name == "proxy-coordinator.toml" else text
 
 
 def _secrets(prefix: str) -> dict[str, str]:

@@ -239,7 +239,19 @@ class ZmqAgentEndpoint:
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
         refusals_task = asyncio.create_task(self._watch_refusals(monitor, self.keypair.public), name="link-refusals")
         try:
-            await self._receive_messages(socket)
+            while True:
+                message_parts = await socket.recv_multipart()
+                try:
+                    envelope = decode(message_parts[-1])
+                    self._received_at = asyncio.get_running_loop().time()
+                    if envelope.kind in (Kind.WELCOME, Kind.REFUSED):
+                        self._on_greeting(envelope)
+                    else:
+                        self._multiplexer.feed(envelope)
+                except msgspec.MsgspecError as e:
+                    log.warning("a message that cannot be read is ignored: %s", e)
+                except Exception:
+                    log.exception("a message could not be handled")
         finally:
             refusals_task.cancel()
             if not socket.closed:
@@ -257,21 +269,6 @@ class ZmqAgentEndpoint:
         if self._refusal != reason:
             log.warning("the manager refuses this agent: %s", reason)
         self._refusal = reason
-
-    async def _receive_messages(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            message_parts = await socket.recv_multipart()
-            try:
-                envelope = decode(message_parts[-1])
-                self._received_at = asyncio.get_running_loop().time()
-                if envelope.kind in (Kind.WELCOME, Kind.REFUSED):
-                    self._on_greeting(envelope)
-                else:
-                    self._multiplexer.feed(envelope)
-            except msgspec.MsgspecError as e:
-                log.warning("a message that cannot be read is ignored: %s", e)
-            except Exception:
-                log.exception("a message could not be handled")
 
     def _on_greeting(self, envelope: Envelope) -> None:
         if envelope.kind == Kind.WELCOME:
