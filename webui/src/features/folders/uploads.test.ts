@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { Problem } from '../../api/problems';
 import { addressesOf } from '../../api/text';
 import { joinPath, matchesName, nameFault, ticketUrl } from './rules';
 import { forgetUploads, type SendingEvents, UploadQueue } from './uploads';
@@ -127,7 +128,7 @@ describe('UploadQueue', () => {
   it('requests each ticket alone after those of several were refused', async () => {
     const { queue, sent, requests } = queueWith((path) =>
       path === 'b'
-        ? Promise.reject(new Error('a directory'))
+        ? Promise.reject(new Problem({ title: 'a directory', status: 400 }))
         : Promise.resolve({ url: 'http://storage/u', token: path }),
     );
     queue.add(entries('a', 'b', 'c'));

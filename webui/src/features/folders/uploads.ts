@@ -206,7 +206,8 @@ export class UploadQueue {
     try {
       await this.storeTickets(batch);
     } catch (error) {
-      if (batch.length === 1) throw error;
+      const { status = 0 } = asProblem(error);
+      if (batch.length === 1 || status < 400 || status === 401 || status === 429 || status >= 500) throw error;
       this.isBatchRefused = true; // one of the others may be the cause: from now on each is asked for alone
       await this.storeTickets([id]);
     }
